@@ -1,0 +1,3 @@
+module github.com/pitonlock/piton
+
+go 1.26
