@@ -141,11 +141,11 @@ func (w *watcher) obey(o order) {
 // act does what is due now and arms the alarm for what is due next.
 func (w *watcher) act() {
 	now := bootNow()
-	if w.ending == 0 && now >= w.until-int64(w.start.Grace) {
+	next := w.until - int64(max(w.start.Grace, w.start.Margin))
+	if w.ending == 0 && now >= next {
 		w.overdue = true
 		w.end()
 	}
-	next := w.until - int64(w.start.Grace)
 	if w.ending != 0 {
 		next = min(w.ending+int64(w.start.Grace), w.until-int64(w.start.Margin))
 		if now >= next {

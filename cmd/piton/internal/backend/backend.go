@@ -1,0 +1,199 @@
+// Package backend turns the URLs of the command line into coordinators, guards
+// and databases.
+//
+//	sqlite:///path      coordinator (file of its own), guard, storage
+//	redis:// rediss://  coordinator
+//	memory:             coordinator of this process alone
+//	postgres://         guard, storage (postgresql:// too)
+//	mysql://            guard, storage (MariaDB too; mariadb:// too)
+//
+// Every error is one line that says what was wrong and what to write instead,
+// and holds no password, whoever wrote the text.
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/memlock"
+	"github.com/pitonlock/piton/redis/redislock"
+	"github.com/pitonlock/piton/sqlite/sqlitelock"
+	"github.com/redis/go-redis/v9"
+)
+
+// ReachTimeout bounds the first contact with a server.
+const ReachTimeout = 5 * time.Second
+
+// Backend is an open coordinator.
+type Backend struct {
+	Coordinator piton.Coordinator
+	Close       func() error // frees connections and files; call it once
+	Redacted    string       // the URL without its password, for people
+	Local       bool         // it excludes nobody outside of this process
+}
+
+// URLError is a URL that cannot be used as it is: a mistake of whoever wrote it.
+type URLError struct{ Problem string }
+
+func (e *URLError) Error() string { return e.Problem }
+
+// DefaultCoordinator is the URL of the embedded coordinator of this user, below
+// $XDG_STATE_HOME or ~/.local/state. It creates the folder, for this user only.
+func DefaultCoordinator() (string, error) {
+	state := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(state) { // the XDG rules: a relative path is ignored
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", &URLError{"no folder for the embedded coordinator: neither XDG_STATE_HOME nor HOME is set; set one, or give --coordinator sqlite:///path/locks.db"}
+		}
+		state = filepath.Join(home, ".local", "state")
+	}
+	folder := filepath.Join(state, "piton")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return "", &URLError{fmt.Sprintf("the folder of the embedded coordinator cannot be made: %v; give --coordinator sqlite:///path/locks.db", err)}
+	}
+	return (&url.URL{Scheme: "sqlite", Path: filepath.Join(folder, "locks.db")}).String(), nil
+}
+
+// OpenCoordinator opens the coordinator at raw, or [DefaultCoordinator] when raw
+// is empty, and makes sure that it answers; ctx bounds that, and [ReachTimeout].
+// The error is a *[URLError], or wraps [piton.ErrUnavailable] for a coordinator
+// that does not answer.
+func OpenCoordinator(ctx context.Context, raw string) (Backend, error) {
+	if raw == "" {
+		var err error
+		if raw, err = DefaultCoordinator(); err != nil {
+			return Backend{}, err
+		}
+	}
+	u, err := parse("coordinator", raw)
+	if err != nil {
+		return Backend{}, err
+	}
+	b := Backend{Redacted: Redact(raw)}
+	switch u.Scheme {
+	case "memory":
+		b.Coordinator, b.Close, b.Local = memlock.New(), func() error { return nil }, true
+	case "sqlite":
+		err = b.openSQLite(u)
+	case "redis", "rediss":
+		err = b.openRedis(ctx, raw)
+	case "postgres", "postgresql", "mysql", "mariadb":
+		err = &URLError{fmt.Sprintf("coordinator %s: a %s database guards writes but grants no locks here; write it as --guard or --storage, and sqlite:///path, redis:// or rediss:// as --coordinator", b.Redacted, u.Scheme)}
+	default:
+		err = unknownScheme("coordinator", raw, u.Scheme, "sqlite:///path, redis://host:6379, rediss://host:6379 or memory:")
+	}
+	if err != nil {
+		return Backend{}, Scrub(err, raw)
+	}
+	return b, nil
+}
+
+func (b *Backend) openSQLite(u *url.URL) error {
+	path, err := sqlitePath("coordinator", u)
+	if err != nil {
+		return err
+	}
+	c, err := sqlitelock.Open(path)
+	if err != nil {
+		return fmt.Errorf("coordinator %s cannot be opened: %w: %w", b.Redacted, piton.ErrUnavailable, err)
+	}
+	b.Coordinator, b.Close = c, c.Close
+	return nil
+}
+
+func (b *Backend) openRedis(ctx context.Context, raw string) error {
+	opts, err := redis.ParseURL(raw)
+	if err != nil {
+		return &URLError{fmt.Sprintf("coordinator %s: %s; write redis://USER:PASSWORD@HOST:PORT/DB", b.Redacted, reason(err))}
+	}
+	// A renewal is bounded by its context; a socket or a dial that ignores it
+	// would use up the lease.
+	opts.ContextTimeoutEnabled = true
+	if opts.DialTimeout == 0 {
+		opts.DialTimeout = 2 * time.Second
+	}
+	redis.SetLogger(silent{}) // stderr belongs to the command
+	client := redis.NewClient(opts)
+	c, err := redislock.New(client)
+	if err != nil {
+		return errors.Join(err, client.Close())
+	}
+	ctx, cancel := context.WithTimeout(ctx, ReachTimeout)
+	defer cancel()
+	if err := client.Ping(ctx).Err(); err != nil {
+		_ = client.Close()
+		return unreachable("coordinator", b.Redacted, err)
+	}
+	b.Coordinator, b.Close = c, client.Close
+	return nil
+}
+
+// silent drops what go-redis would log on stderr; its errors come back as errors.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// parse reads raw without ever quoting a password: net/url's own words quote the
+// part that it stumbled over, which may be a piece of one.
+func parse(role, raw string) (*url.URL, error) {
+	const escape = "write special characters of a password as %XX (@ is %40, : %3A, / %2F, # %23, ? %3F, % %25)"
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil && (strings.Contains(raw, "@") || HasPassword(raw)):
+		return nil, &URLError{fmt.Sprintf("%s %s is not a valid URL; %s", role, Redact(raw), escape)}
+	case err != nil:
+		return nil, &URLError{fmt.Sprintf("%s %s is not a valid URL: %s", role, Redact(raw), reason(err))}
+	case u.User == nil && u.Host != "" && strings.Contains(raw, "@"):
+		return nil, &URLError{fmt.Sprintf("%s %s: the @ comes after the host; %s", role, Redact(raw), escape)}
+	}
+	u.Scheme = strings.ToLower(u.Scheme)
+	return u, nil
+}
+
+// sqlitePath returns the file of sqlite:///path.
+func sqlitePath(role string, u *url.URL) (string, error) {
+	switch {
+	case u.Opaque != "" || u.Host != "":
+		given := u.Opaque + u.Host + u.Path
+		return "", &URLError{fmt.Sprintf("%s sqlite:%s: the path must be absolute, after three slashes; write sqlite://%s", role, given, absolute(given))}
+	case u.Path == "" || strings.HasSuffix(u.Path, "/"):
+		return "", &URLError{fmt.Sprintf("%s sqlite: URL names no file; write sqlite:///path/to/file.db", role)}
+	case u.RawQuery != "" || u.Fragment != "":
+		return "", &URLError{fmt.Sprintf("%s sqlite: URL takes no ?options or #fragment; write sqlite://%s, with ? as %%3F and # as %%23 in a file name", role, u.EscapedPath())}
+	}
+	return u.Path, nil
+}
+
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return (&url.URL{Path: abs}).EscapedPath()
+	}
+	return "/" + path
+}
+
+func unknownScheme(role, raw, scheme, want string) error {
+	if scheme == "" {
+		return &URLError{fmt.Sprintf("%s %q has no scheme; write %s", role, Redact(raw), want)}
+	}
+	return &URLError{fmt.Sprintf("%s %s: unknown scheme %q; write %s", role, Redact(raw), scheme, want)}
+}
+
+func unreachable(role, redacted string, err error) error {
+	hint := "is it running, and are host and port right?"
+	var dead interface{ Timeout() bool }
+	switch text := err.Error(); {
+	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOAUTH"), strings.Contains(text, "password"), strings.Contains(text, "Access denied"):
+		hint = "are user and password right?"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &dead) && dead.Timeout():
+		hint = "no answer in time: is a firewall or proxy between?"
+	}
+	return fmt.Errorf("%s %s does not answer: %w: %w; %s", role, redacted, piton.ErrUnavailable, err, hint)
+}

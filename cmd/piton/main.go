@@ -1,0 +1,176 @@
+// Command piton runs programs under fenced distributed locks, shows and breaks
+// such locks, and proves what fencing is for.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/pitonlock/piton/cmd/piton/internal/backend"
+)
+
+// cli is the grammar. Every flag has an environment variable.
+type cli struct {
+	Run        runCmd        `cmd:"" help:"Run a command while holding a lock."`
+	Locks      locksCmd      `cmd:"" help:"List the locks that are held."`
+	Show       showCmd       `cmd:"" help:"Show who holds a lock."`
+	Break      breakCmd      `cmd:"" help:"Take a lock away from its holder."`
+	Prove      proveCmd      `cmd:"" help:"Show on your own servers what a late write does, and that it is refused."`
+	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
+}
+
+const description = `Fenced distributed locks: the storage refuses what a holder writes after it lost its lock.
+
+  piton run nightly-report -- ./report.sh          one at a time on this machine
+  piton run --coordinator redis://cache:6379 deploy -- make deploy
+  piton locks                                      what is held, by whom
+`
+
+func main() {
+	if watching() || proving() {
+		return
+	}
+	hideURLs()
+	for _, kv := range os.Environ() {
+		// An empty variable is as good as none: CI systems set what they do not know.
+		if name, value, _ := strings.Cut(kv, "="); value == "" && strings.HasPrefix(name, "PITON_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	os.Exit(execute(os.Args[1:]))
+}
+
+// execute parses args, runs the command and returns the exit code.
+func execute(args []string) int {
+	args, command := splitCommand(args)
+	var grammar cli
+	parser := newParser(&grammar)
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return fail(usageError(err, args, command))
+	}
+	if command != nil && parsed.Command() != "run <lock>" {
+		return fail(&exitError{exitUsage, fmt.Sprintf("piton %s takes no command after --; only piton run does", strings.Fields(parsed.Command())[0])})
+	}
+	grammar.Run.Command = command
+	ctx := context.Background()
+	if !strings.HasPrefix(parsed.Command(), "run ") { // run forwards signals instead
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+	}
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	if err := parsed.Run(parser); err != nil {
+		return fail(err)
+	}
+	return 0
+}
+
+func newParser(grammar *cli) *kong.Kong {
+	parser, err := kong.New(grammar,
+		kong.Name("piton"),
+		kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{NoAppDescFormat: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
+	)
+	if err != nil {
+		panic(err) // the grammar is constant
+	}
+	return parser
+}
+
+// splitCommand cuts the command off `piton run ... -- COMMAND`, so that its
+// words are never taken for flags of piton. command is nil without --.
+func splitCommand(args []string) (own, command []string) {
+	for i, arg := range args {
+		if arg == "--" {
+			return args[:i], append([]string{}, args[i+1:]...)
+		}
+	}
+	return args, nil
+}
+
+// usageError turns the parser's complaint into one line that also says what to write.
+func usageError(err error, args, command []string) error {
+	text := err.Error()
+	name := "piton"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name += " " + args[0]
+	}
+	switch {
+	case strings.HasPrefix(text, "unexpected argument") && name == "piton run":
+		text += "; write the command after --: piton run LOCK -- COMMAND [ARG...]"
+	case strings.HasPrefix(text, "unexpected argument"):
+		name = "piton"
+	case strings.Contains(text, `"<lock>"`) && name == "piton run" && command != nil:
+		text = "the name of the lock is missing; write piton run LOCK -- COMMAND [ARG...]"
+	case strings.Contains(text, `"<lock>"`) && name == "piton run":
+		text = "the name of the lock and the command are missing; write piton run LOCK -- COMMAND [ARG...]"
+	case strings.Contains(text, `"<lock>"`):
+		text = "the name of the lock is missing; write " + name + " LOCK"
+	case strings.HasPrefix(text, "missing flags: --token"):
+		text = "--token N is missing: the token of the lease to break, as piton show prints it"
+	case len(args) == 0:
+		text = "a subcommand is missing; write piton run LOCK -- COMMAND, piton locks, piton show LOCK"
+		name = "piton"
+	}
+	return &exitError{exitUsage, fmt.Sprintf("%s (see %s --help)", text, name)}
+}
+
+// decodeDuration reads a duration and says how to write one.
+func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration; write a number with a unit, as 30s, 1m30s or 500ms", text)
+	}
+	target.SetInt(int64(d))
+	return nil
+}
+
+// connection is the flag that all subcommands with a coordinator share.
+type connection struct {
+	Coordinator string `env:"PITON_COORDINATOR" placeholder:"URL" help:"Where locks are kept: sqlite:///path, redis://, rediss://, memory:. A URL with a password is better given by the variable. Default: a file of this user, for this machine."`
+}
+
+func (c connection) open(ctx context.Context) (backend.Backend, error) {
+	b, err := backend.OpenCoordinator(ctx, c.Coordinator)
+	if err != nil {
+		return b, openError(err)
+	}
+	return b, nil
+}
+
+// openError gives an error of package backend its exit code.
+func openError(err error) error {
+	var mistake *backend.URLError
+	if errors.As(err, &mistake) {
+		return &exitError{exitUsage, err.Error()}
+	}
+	return &exitError{exitUnavailable, err.Error()}
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run() error {
+	version := "(devel)"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		version = info.Main.Version
+	}
+	fmt.Printf("piton %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return nil
+}

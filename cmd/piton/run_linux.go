@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/cmd/piton/internal/backend"
+	"github.com/pitonlock/piton/cmd/piton/internal/group"
+)
+
+// watching runs the watcher when this process was started as one.
+func watching() bool {
+	if len(os.Args) < 2 || os.Args[1] != group.WatchArg {
+		return false
+	}
+	os.Exit(group.Watch())
+	return true
+}
+
+// Run holds the lock while the command runs.
+func (c *runCmd) Run() error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	path, err := group.LookPath(c.Command[0], os.Getenv("PATH"))
+	if err != nil {
+		return notExecuted(c.Command[0], err)
+	}
+	signals := make(chan os.Signal, 16)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(s) { // nohup, background jobs
+			signal.Notify(signals, s)
+		}
+	}
+	group.Deafen(syscall.SIGPIPE) // a closed stderr must not end the holder
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	opened := make(chan struct{})
+	watched := make(chan struct{})
+	go func() { // until the lock is held, a signal ends piton
+		defer close(watched)
+		select {
+		case s := <-signals:
+			cancel(&exitError{exitSignal + int(s.(syscall.Signal)), ""})
+		case <-opened:
+		}
+	}()
+	locker, closeAll, err := c.open(ctx)
+	var lease *piton.Lease
+	if err == nil {
+		defer closeAll()
+		lease, err = c.acquire(ctx, locker)
+	}
+	close(opened)
+	<-watched
+	var stopped *exitError
+	if cause := context.Cause(ctx); errors.As(cause, &stopped) {
+		if lease != nil {
+			c.release(lease)
+		}
+		return stopped
+	}
+	if err != nil {
+		return err
+	}
+	return c.hold(lease, path, signals)
+}
+
+// open connects to the coordinator and the guards.
+func (c *runCmd) open(ctx context.Context) (*piton.Locker, func(), error) {
+	var closers []func() error
+	closeAll := func() {
+		for i := len(closers) - 1; i >= 0; i-- {
+			_ = closers[i]() // what was to be kept is kept; the process ends
+		}
+	}
+	b, err := c.connection.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	closers = append(closers, b.Close)
+	if b.Local {
+		say("coordinator memory: excludes nobody outside of this process; use it for trying things only")
+	}
+	var guards []piton.Guard
+	for _, raw := range c.Guard {
+		g, closeGuard, err := backend.OpenGuard(ctx, raw)
+		if err != nil {
+			closeAll()
+			return nil, nil, openError(err)
+		}
+		closers = append(closers, closeGuard)
+		guards = append(guards, g)
+	}
+	locker, err := piton.New(b.Coordinator, piton.WithTTL(c.TTL), piton.WithGuards(guards...), piton.WithOwner(c.owner()))
+	if err != nil {
+		closeAll()
+		return nil, nil, &exitError{exitUsage, err.Error()}
+	}
+	closers = append(closers, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		defer cancel()
+		return locker.Close(ctx)
+	})
+	return locker, closeAll, nil
+}
+
+// acquire gets the lock, waiting as the flags say.
+func (c *runCmd) acquire(ctx context.Context, locker *piton.Locker) (*piton.Lease, error) {
+	lease, err := locker.TryAcquire(ctx, c.Lock)
+	var held *piton.HeldError
+	if c.NoWait || !errors.As(err, &held) {
+		return lease, c.acquireError(err)
+	}
+	say("waiting for lock %q, held %s", c.Lock, holder(held.Owner, held.Token, held.Remaining))
+	if c.Wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Wait)
+		defer cancel()
+	}
+	lease, err = locker.Acquire(ctx, c.Lock)
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		// Whatever else was seen on the way, the wait is over.
+		errors.As(err, &held)
+		return nil, &exitError{exitHeld, fmt.Sprintf("gave up after %v: lock %q is held %s", c.Wait, c.Lock, holder(held.Owner, held.Token, held.Remaining))}
+	}
+	return lease, c.acquireError(err)
+}
+
+// acquireError gives an error of the Locker its exit code.
+func (c *runCmd) acquireError(err error) error {
+	var held *piton.HeldError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, piton.ErrStale):
+		return &exitError{exitRefused, c.scrub(err)}
+	case errors.As(err, &held):
+		return &exitError{exitHeld, fmt.Sprintf("lock %q is held %s", c.Lock, holder(held.Owner, held.Token, held.Remaining))}
+	case errors.Is(err, piton.ErrHeld):
+		return &exitError{exitHeld, c.scrub(err)}
+	}
+	return &exitError{exitUnavailable, c.scrub(err)}
+}
+
+// hold runs the command under the lease and gives the lease back.
+func (c *runCmd) hold(lease *piton.Lease, path string, signals <-chan os.Signal) error {
+	g, err := group.Start(group.Command{
+		Path: path, Args: c.Command, Env: c.environ(lease.Fence()),
+		Grace: c.grace(), Margin: c.margin(), Until: lease.Until(), Terminal: group.WantsTerminal(),
+	})
+	if err != nil {
+		c.release(lease)
+		return notExecuted(c.Command[0], err)
+	}
+	group.DropStreams(0, 1) // they are the command's
+	// A holder that is suspended cannot renew.
+	group.Deafen(syscall.SIGTSTP)
+	resumed := make(chan os.Signal, 1)
+	signal.Notify(resumed, syscall.SIGCONT)
+	tick := time.NewTicker(max(c.TTL/20, time.Millisecond))
+	defer tick.Stop()
+	lost := lease.Done()
+	for running := true; running; {
+		select {
+		case <-g.Done():
+			running = false
+		case <-lost:
+			lost = nil
+			tick.Stop() // the trusted end moves no more
+			g.End()
+		case <-tick.C:
+			g.Trust(lease.Until())
+		case s := <-signals:
+			g.Signal(s.(syscall.Signal))
+		case <-resumed:
+			g.Resume()
+		}
+	}
+	group.TakeTerminal()
+	return c.finish(lease, g.Result())
+}
+
+// finish gives the lock back, now that nothing of the command runs any more, and
+// turns the result into an exit code.
+func (c *runCmd) finish(lease *piton.Lease, r group.Result) error {
+	lostErr := lease.Err()
+	releaseErr := c.release(lease)
+	switch {
+	case lostErr != nil:
+		return &exitError{exitLost, c.scrub(lostErr) + "; the command was stopped"}
+	case r.Overdue:
+		return &exitError{exitLost, fmt.Sprintf("the lease on %q with token %d could not be renewed in time; the command was stopped", c.Lock, lease.Token())}
+	case errors.Is(releaseErr, piton.ErrLost):
+		return &exitError{exitLost, c.scrub(releaseErr) + "; the command had ended by itself"}
+	case r.Err != nil:
+		return &exitError{exitSignal + int(syscall.SIGKILL), r.Err.Error()}
+	}
+	if releaseErr != nil {
+		say("lock %q was not given back and ends by itself within %s: %s", c.Lock, rough(c.TTL), c.scrub(releaseErr))
+	}
+	if r.Status.Signaled() {
+		return &exitError{exitSignal + int(r.Status.Signal()), ""}
+	}
+	return &exitError{r.Status.ExitStatus(), ""}
+}
+
+func (c *runCmd) release(lease *piton.Lease) error {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	return lease.Release(ctx)
+}
+
+func (c *runCmd) scrub(err error) string {
+	return backend.Scrub(err, append([]string{c.Coordinator}, c.Guard...)...).Error()
+}
+
+// environ is the command's environment: piton's own, with the fence, without
+// the URLs that were moved there to hide them.
+func (c *runCmd) environ(f piton.Fence) []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		switch name {
+		case "PITON_LOCK", "PITON_TOKEN", "PITON_HOLDER", "PITON_FENCE":
+		default:
+			if !movedHere(name) {
+				env = append(env, kv)
+			}
+		}
+	}
+	return append(env, "PITON_LOCK="+f.Lock, fmt.Sprintf("PITON_TOKEN=%d", f.Token), "PITON_HOLDER="+f.Holder, "PITON_FENCE="+f.String())
+}
+
+func notExecuted(name string, err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
+		return &exitError{exitNotFound, fmt.Sprintf("%s: command not found", plain(name))}
+	case errors.Is(err, syscall.ENOEXEC):
+		return &exitError{exitNotRunnable, fmt.Sprintf("%s: not a program; a script starts with #!, as in #!/bin/sh", plain(name))}
+	}
+	return &exitError{exitNotRunnable, fmt.Sprintf("%s: cannot be executed: %v", plain(name), err)}
+}
