@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/sqlguard"
 )
 
 func init() { helpers["guarded-holder"] = guardedHolder }
@@ -202,5 +203,37 @@ func TestGuardFrozenInsideTransaction(t *testing.T) {
 		if v := s.value(t, "k"); v != 2 {
 			t.Errorf("value %d; want the successor's 2", v)
 		}
+	})
+}
+
+// A seal that was given up does not go on waiting inside of the server.
+func TestGuardSealLeavesNoWaiter(t *testing.T) {
+	each(t, func(t *testing.T, b sqlBackend, _ string, s *sqlStore) {
+		query := map[sqlguard.Dialect]string{
+			sqlguard.Postgres: `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+			sqlguard.MySQL:    `SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'INSERT INTO piton_marks%'`,
+		}[b.dialect]
+		if query == "" {
+			return // SQLite waits in this process
+		}
+		a, next := fence("waiter", 1, "a"), fence("waiter", 2, "b")
+		must(t, s.Seal(t.Context(), a))
+		waiters := func() (n int) {
+			must(t, s.db.QueryRowContext(t.Context(), query).Scan(&n))
+			return n
+		}
+		must(t, s.Tx(t.Context(), a, func(context.Context, *sql.Tx) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- s.Seal(ctx, next) }()
+			eventually(t, func() bool { return waiters() == 1 }, "the seal does not wait for the open transaction")
+			if err := <-done; err == nil || errors.Is(err, piton.ErrStale) {
+				t.Errorf("seal against an open transaction: %v; want an error that is not stale", err)
+			}
+			eventually(t, func() bool { return waiters() == 0 }, "the server still waits for a seal that was given up")
+			return nil
+		}))
+		must(t, s.Seal(t.Context(), next))
 	})
 }
