@@ -77,7 +77,7 @@ func colourOf(k Kind) string {
 		return colourBad
 	case MarkRefused:
 		return colourGood
-	case MarkPause, MarkResume, MarkLost:
+	case MarkPause, MarkResume, MarkLost, MarkDenied:
 		return colourWait
 	}
 	return ""
@@ -101,7 +101,7 @@ func drawLine(m Mark, paused bool) string {
 	left, right := laneColumns[min(m.From, m.To)]+1, laneColumns[max(m.From, m.To)]-1
 	c.put(left, strings.Repeat("─", right-left+1))
 	switch {
-	case m.Kind == MarkRefused:
+	case m.refused():
 		c.put(right, "✗")
 	case m.From < m.To:
 		c.put(right, "▶")
@@ -127,7 +127,7 @@ func sign(k Kind) string {
 
 // label is the text of m with as much of its token and fate as fits into room.
 func (m Mark) label(room int) string {
-	fate := map[Kind]string{MarkPhantom: "PHANTOM", MarkRefused: "REFUSED"}[m.Kind]
+	fate := map[Kind]string{MarkPhantom: "PHANTOM", MarkRefused: "REFUSED", MarkDenied: "REFUSED"}[m.Kind]
 	token := ""
 	if m.Token > 0 {
 		token = fmt.Sprintf("token %d", m.Token)

@@ -45,7 +45,7 @@ type drawnRow struct {
 	Time            string
 	Kind            Kind
 	Text            string
-	Arrow           bool
+	Arrow, Refused  bool
 	X1, X2, TextX   int
 	CrossX          int // where a refused arrow ends
 }
@@ -141,7 +141,7 @@ func drawRow(m Mark, y int) drawnRow {
 		row.X1, row.TextX, row.TextY = laneX[m.From], laneX[m.From]+13, y+4
 		return row
 	}
-	row.Arrow = true
+	row.Arrow, row.Refused = true, m.refused()
 	row.X1, row.X2 = laneX[m.From], laneX[m.To]
 	// The head keeps a little distance from the lane it points to.
 	if row.X1 < row.X2 {
@@ -150,7 +150,7 @@ func drawRow(m Mark, y int) drawnRow {
 		row.X2 += 3
 	}
 	if row.X2-row.X1 < 140 && row.X1-row.X2 < 140 {
-		row.Text = m.label(21)
+		row.Text = m.label(19)
 	}
 	row.TextX = (laneX[m.From] + laneX[m.To]) / 2
 	row.CrossX = row.X2 - 7

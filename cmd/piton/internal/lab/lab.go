@@ -102,7 +102,8 @@ func Run(ctx context.Context, c Config) (report *Report, err error) {
 	if err := l.server.prepare(ctx); err != nil {
 		return nil, err
 	}
-	report = l.playAll(ctx)
+	report = newReport(c)
+	l.playAll(ctx, report)
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("interrupted: %w", context.Cause(ctx))
 	}
@@ -166,9 +167,8 @@ func (l *laboratory) start(ctx context.Context, r *round, n int) (*process, erro
 	return l.nursery.startWorker(ctx, l.Worker, l.WorkerEnv, o, func(e event) { r.remark(laneOf(n), e) })
 }
 
-// playAll runs the rounds side by side and sums up.
-func (l *laboratory) playAll(ctx context.Context) *Report {
-	report := newReport(l.Config)
+// playAll runs the rounds side by side and sums up in report.
+func (l *laboratory) playAll(ctx context.Context, report *Report) {
 	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
 	for n := range l.Rounds {
@@ -191,7 +191,6 @@ func (l *laboratory) playAll(ctx context.Context) *Report {
 		}
 	}
 	report.judge()
-	return report
 }
 
 // play plays one round, again under a new lock when it could not be played to

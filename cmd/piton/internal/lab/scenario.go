@@ -202,7 +202,7 @@ func (r *round) record(p *process, e event) {
 	case stepRelease:
 		m.To, m.Text = LaneCoordinator, "release"
 	case stepWrite:
-		m.Kind, m.Token, m.Text = MarkWrite, e.Token, fmt.Sprintf("write %d", e.Balance)
+		m.Write, m.Kind, m.Token, m.Text = true, MarkWrite, e.Token, fmt.Sprintf("write %d", e.Balance)
 		if e.Refused != "" {
 			m.Kind = MarkRefused
 		}

@@ -163,3 +163,21 @@ func (l *sqliteLock) release(ctx context.Context, owner string) error {
 	_, err := l.changed(ctx, "release", l.name, owner)
 	return err
 }
+
+// forget deletes the rows of the lock name, of the usual lock and of Piton's.
+func (s *sqliteServer) forget(ctx context.Context, name string) error {
+	for _, statement := range []string{"forget-lock", "forget-counter"} {
+		if _, err := s.db.ExecContext(ctx, s.sql[statement], name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sqliteServer) clean(ctx context.Context, names []string) error {
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, s.forget(ctx, name))
+	}
+	return errors.Join(append(errs, s.exec(ctx, "drop-lock", "drop-counter"))...)
+}

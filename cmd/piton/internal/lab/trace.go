@@ -33,7 +33,8 @@ const (
 	MarkSeal    Kind = "seal"
 	MarkWrite   Kind = "write"   // accepted, rightly
 	MarkPhantom Kind = "phantom" // accepted from a holder that had been superseded
-	MarkRefused Kind = "refused"
+	MarkRefused Kind = "refused" // rightly
+	MarkDenied  Kind = "denied"  // refused although it was the present holder's
 	MarkPause   Kind = "pause"
 	MarkResume  Kind = "resume"
 	MarkLost    Kind = "lost" // the worker was told that its lease is lost
@@ -43,11 +44,12 @@ const (
 // Mark is one line of the picture: an arrow between two lanes, or a remark at
 // one of them.
 type Mark struct {
-	At       time.Duration `json:"at"` // since the round began
+	At       time.Duration // since the round began
 	From, To Lane
 	Kind     Kind
 	Text     string
 	Token    int64 // of a write, where there is one
+	Write    bool
 }
 
 // trace collects the marks of one round.
@@ -67,21 +69,28 @@ func (t *trace) add(m Mark) {
 	t.marks = append(t.marks, m)
 }
 
-// annotate returns the marks, with the accepted writes that the journal shows
-// to be phantoms marked as such.
+// annotate returns the marks, with the writes that the journal shows to have
+// been accepted or refused wrongly marked as such.
 func (t *trace) annotate(journal []entry) []Mark {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	marks := slices.Clone(t.marks)
-	for i, e := range journal {
-		if e.Kind != kindWrite || !superseded(journal, i) {
-			continue
-		}
+	replace := func(worker int, old, kind Kind) {
 		for n := range marks {
-			if marks[n].From == laneOf(e.Worker) && marks[n].Kind == MarkWrite {
-				marks[n].Kind = MarkPhantom
+			if marks[n].From == laneOf(worker) && marks[n].Kind == old && marks[n].Write {
+				marks[n].Kind = kind
 			}
+		}
+	}
+	for i, e := range journal {
+		switch old := superseded(journal, i); {
+		case e.Kind == kindWrite && old:
+			replace(e.Worker, MarkWrite, MarkPhantom)
+		case e.Kind == kindRefused && !old:
+			replace(e.Worker, MarkRefused, MarkDenied)
 		}
 	}
 	return marks
 }
+
+func (m Mark) refused() bool { return m.Kind == MarkRefused || m.Kind == MarkDenied }
