@@ -133,7 +133,7 @@ func TestGuardTxRestoresTheConnection(t *testing.T) {
 			return tx.QueryRowContext(ctx, query[b.dialect]).Scan(&inside)
 		}))
 		must(t, s.db.QueryRowContext(t.Context(), query[b.dialect]).Scan(&after))
-		if b.dialect == sqlguard.MySQL && !strings.HasPrefix(inside, "2 2 1.9") {
+		if b.dialect == sqlguard.MySQL && !strings.HasPrefix(inside, "2 2 1.") {
 			t.Errorf("settings inside %q; want both waits at 2 s and statements just below", inside)
 		}
 		if inside == before || after != before {
