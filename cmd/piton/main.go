@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"reflect"
@@ -82,12 +84,28 @@ func newParser(grammar *cli) *kong.Kong {
 		kong.Name("piton"),
 		kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{NoAppDescFormat: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
+		kong.Help(printHelp),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
 	)
 	if err != nil {
 		panic(err) // the grammar is constant
 	}
 	return parser
+}
+
+// printHelp is the parser's own help with the one usage line that it cannot
+// know: the command is split off before it reads the rest.
+func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	out := ctx.Stdout
+	var page bytes.Buffer
+	ctx.Stdout = &page
+	if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
+		return err
+	}
+	text := strings.Replace(page.String(), "Usage: piton run <lock> [flags]", "Usage: piton run [flags] <lock> -- <command> [<arg> ...]", 1)
+	text = strings.Replace(text, "  run <lock> [flags]\n", "  run [flags] <lock> -- <command> [<arg> ...]\n", 1)
+	_, err := io.WriteString(out, text)
+	return err
 }
 
 // splitCommand cuts the command off `piton run ... -- COMMAND`, so that its
