@@ -75,7 +75,7 @@ func (c *runCmd) grace() time.Duration {
 // margin is how long before the trusted end KILL is sent: time for the kernel to
 // end a large group on a loaded machine.
 func (c *runCmd) margin() time.Duration {
-	return min(max(c.TTL/50, 10*time.Millisecond), 250*time.Millisecond, c.TTL/10)
+	return min(max(c.TTL/30, 20*time.Millisecond), 500*time.Millisecond, c.TTL/10)
 }
 
 // owner is the label: never the arguments, which may hold secrets.
