@@ -172,7 +172,7 @@ func (p *Printer) Table(r *Report) {
 			colour = colourGood
 		}
 		if run.Unserved > 0 {
-			line += "  (refused the rightful holder)"
+			line += "  (of the new holder)"
 		}
 		fmt.Fprintln(p.Out, p.paint(colour, line))
 	}

@@ -30,8 +30,8 @@ UPDATE {}_lock SET expires = ? WHERE name = ? AND owner = ? AND expires > ?
 -- name: release
 DELETE FROM {}_lock WHERE name = ? AND owner = ?
 
--- name: forget-lock
-DELETE FROM {}_lock WHERE name = ?
-
--- name: forget-counter
-DELETE FROM {}_counter WHERE name = ?
+-- One statement for each column in which a lock's name may stand.
+-- name: columns
+SELECT 'DELETE FROM "' || t.name || '" WHERE CAST("' || c.name || '" AS TEXT) = ?'
+FROM sqlite_master AS t, pragma_table_info(t.name) AS c
+WHERE t.type = 'table' AND t.name LIKE 'piton%' AND t.name NOT IN ('piton_marks', '{}_account', '{}_journal')

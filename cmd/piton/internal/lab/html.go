@@ -20,9 +20,9 @@ const (
 	footRoom  = 40
 )
 
-var laneX = [...]int{96, 236, 376, 516}
+var laneX = [...]int{96, 252, 408, 564}
 
-const drawingWidth = 580
+const drawingWidth = 630
 
 // drawing is one figure, computed so far that the template only places it.
 type drawing struct {
@@ -149,7 +149,7 @@ func drawRow(m Mark, y int) drawnRow {
 	} else {
 		row.X2 += 3
 	}
-	if row.X2-row.X1 < 140 && row.X1-row.X2 < 140 {
+	if row.X2-row.X1 < laneX[1]-laneX[0] && row.X1-row.X2 < laneX[1]-laneX[0] {
 		row.Text = m.label(19)
 	}
 	row.TextX = (laneX[m.From] + laneX[m.To]) / 2

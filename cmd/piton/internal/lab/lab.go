@@ -26,6 +26,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pitonlock/piton"
 	"github.com/pitonlock/piton/cmd/piton/internal/backend"
 )
 
@@ -58,6 +59,7 @@ type laboratory struct {
 	folder  string // temporary, empty when nothing needs it
 	store   *storage
 	server  server
+	piton   piton.Coordinator // on the same server
 	nursery *nursery
 	closers []func() error
 
@@ -131,13 +133,12 @@ func (l *laboratory) open(ctx context.Context) error {
 	}
 	l.server = server
 	l.closers = append(l.closers, server.close)
-	b, err := backend.OpenCoordinator(ctx, l.Coordinator) // says early, and well, what is wrong
+	b, err := backend.OpenCoordinator(ctx, l.Coordinator)
 	if err != nil {
 		return err
 	}
-	if err := b.Close(); err != nil {
-		return err
-	}
+	l.piton = b.Coordinator
+	l.closers = append(l.closers, b.Close)
 	store, closeStore, err := openStorage(ctx, l.Storage, l.prefix)
 	if err != nil {
 		return err
@@ -165,6 +166,26 @@ func (l *laboratory) start(ctx context.Context, r *round, n int) (*process, erro
 		Lock: r.lock, Worker: n, Amount: amounts[n], TTL: l.TTL,
 	}
 	return l.nursery.startWorker(ctx, l.Worker, l.WorkerEnv, o, func(e event) { r.remark(laneOf(n), e) })
+}
+
+// forget makes the coordinator lose all that it knows of lock, and makes sure
+// that it has: a twin that is none would prove nothing.
+func (l *laboratory) forget(ctx context.Context, lock string) error {
+	if err := l.server.forget(ctx, lock); err != nil {
+		return fmt.Errorf("making the coordinator forget the lock: %w", err)
+	}
+	inspector, ok := l.piton.(piton.Inspector)
+	if !ok {
+		return errors.New("whether the coordinator has forgotten the lock cannot be seen: it is no piton.Inspector")
+	}
+	held, ok, err := inspector.Get(ctx, lock)
+	if err != nil {
+		return fmt.Errorf("whether the coordinator has forgotten the lock: %w", err)
+	}
+	if ok {
+		return fmt.Errorf("the coordinator has not forgotten the lock: it still shows token %d", held.Token)
+	}
+	return nil
 }
 
 // playAll runs the rounds side by side and sums up in report.

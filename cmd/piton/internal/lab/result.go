@@ -88,7 +88,7 @@ func (r *Result) add(o *outcome, retries int, err error) {
 // judge sets the verdict. Harm under Sealed outweighs everything; a proof needs
 // every round to have been played, harm without protection, and refusals with it.
 func (r *Report) judge() {
-	r.Verdict, r.Reason = Protected, "every late write was refused under sealed, and the same pauses corrupted the unprotected account"
+	r.Verdict, r.Reason = Protected, "sealed refused every late write; without it the same pauses lost updates"
 	doubt := func(format string, args ...any) {
 		if r.Verdict == Protected {
 			r.Verdict, r.Reason = Unknown, fmt.Sprintf(format, args...)

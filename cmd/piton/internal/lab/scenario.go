@@ -30,7 +30,7 @@ func (s Scenario) Story() string {
 	case ReadHole:
 		return "Worker 1 wakes up and writes between worker 2's read and worker 2's first write."
 	case Twin:
-		return "The coordinator loses its memory while worker 1 holds the lock, and counts from the start again."
+		return "The coordinator loses the lock and its counter while worker 1 holds it; worker 2 comes at once."
 	}
 	return ""
 }
@@ -134,8 +134,8 @@ func (r *round) act(ctx context.Context, w1, w2 *process) error {
 		return err
 	}
 	if r.scenario == Twin {
-		if err := r.lab.server.forget(ctx, r.lock); err != nil {
-			return fmt.Errorf("making the coordinator forget the lock: %w", err)
+		if err := r.lab.forget(ctx, r.lock); err != nil {
+			return err
 		}
 		r.trace.add(Mark{From: LaneCoordinator, To: LaneCoordinator, Kind: MarkBad, Text: "memory lost"})
 	}
@@ -192,7 +192,10 @@ func (r *round) record(p *process, e event) {
 	switch e.Step {
 	case stepAcquire:
 		m.From, m.To, m.Text = LaneCoordinator, lane, "OK"
-		if e.Token > 0 {
+		switch {
+		case r.protection == Sealed: // its tokens have come with the seals
+			m.From, m.Text = lane, "has the lease"
+		case e.Token > 0:
 			m.Text = fmt.Sprintf("token %d", e.Token)
 		}
 	case stepRead:
@@ -213,14 +216,16 @@ func (r *round) record(p *process, e event) {
 
 // remark notes what a worker reports by itself.
 func (r *round) remark(lane Lane, e event) {
-	switch {
-	case e.Step == reportLost:
+	if e.Step == reportLost {
 		r.trace.add(Mark{From: lane, To: lane, Kind: MarkLost, Text: "told: lease lost"})
-	case e.Refused != "":
-		r.trace.add(Mark{From: lane, To: LaneStorage, Kind: MarkRefused, Text: fmt.Sprintf("seal %d", e.Token)})
-	default:
-		r.trace.add(Mark{From: lane, To: LaneStorage, Kind: MarkSeal, Text: fmt.Sprintf("seal %d", e.Token)})
+		return
 	}
+	seal := Mark{From: lane, To: LaneStorage, Kind: MarkSeal, Text: fmt.Sprintf("seal %d", e.Token)}
+	if e.Refused != "" {
+		seal.Kind = MarkRefused
+	}
+	r.trace.add(Mark{From: LaneCoordinator, To: lane, Kind: MarkStep, Text: fmt.Sprintf("token %d", e.Token)})
+	r.trace.add(seal)
 }
 
 // judge reads back what the storage has and counts.

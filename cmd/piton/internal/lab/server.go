@@ -164,10 +164,27 @@ func (l *sqliteLock) release(ctx context.Context, owner string) error {
 	return err
 }
 
-// forget deletes the rows of the lock name, of the usual lock and of Piton's.
+// forget finds the rows by the random lock name in them, wherever Piton keeps
+// it. What the same file holds as a storage is none of the coordinator's.
 func (s *sqliteServer) forget(ctx context.Context, name string) error {
-	for _, statement := range []string{"forget-lock", "forget-counter"} {
-		if _, err := s.db.ExecContext(ctx, s.sql[statement], name); err != nil {
+	rows, err := s.db.QueryContext(ctx, s.sql["columns"])
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var deletes []string
+	for rows.Next() {
+		var statement string
+		if err := rows.Scan(&statement); err != nil {
+			return err
+		}
+		deletes = append(deletes, statement)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	for _, statement := range deletes {
+		if _, err := s.db.ExecContext(ctx, statement, name); err != nil {
 			return err
 		}
 	}
