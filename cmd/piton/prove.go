@@ -17,7 +17,7 @@ import (
 type proveCmd struct {
 	Coordinator string `env:"PITON_COORDINATOR" placeholder:"URL" help:"Where the locks of the proof are kept: sqlite:///path, redis://, rediss://. Default: an embedded one in a temporary folder."`
 	Storage     string `env:"PITON_STORAGE" placeholder:"URL" help:"Where the account is kept: sqlite:///path, postgres://, mysql://. Default: SQLite in a temporary folder."`
-	Rounds      int    `env:"PITON_ROUNDS" default:"3" placeholder:"N" help:"How often each scenario is played under each protection."`
+	Rounds      int    `env:"PITON_ROUNDS" default:"3" placeholder:"N" help:"How often each scenario is played under each protection. Default: 3."`
 	JSON        bool   `env:"PITON_JSON" help:"Print one JSON object instead of pictures and table."`
 	Report      string `env:"PITON_REPORT" placeholder:"FILE.html" help:"Also write a page with all pictures; one file that needs no other."`
 	Verbose     bool   `env:"PITON_VERBOSE" help:"Show the pictures of the protection compare as well."`

@@ -47,7 +47,7 @@ type Config struct {
 const DefaultTTL = time.Second
 
 // attempts is how often a round that could not be played is tried.
-const attempts = 3
+const attempts = 2
 
 // parallel is how many rounds run at once; they mostly wait.
 const parallel = 9
@@ -198,6 +198,9 @@ func (l *laboratory) playAll(ctx context.Context, report *Report) {
 			wg.Go(func() {
 				defer func() { <-slots }()
 				run := report.Runs[i]
+				if l.hopeless(run) {
+					return
+				}
 				o, retries, err := l.play(ctx, run.Scenario, run.Protection, n)
 				l.mu.Lock()
 				defer l.mu.Unlock()
@@ -214,8 +217,16 @@ func (l *laboratory) playAll(ctx context.Context, report *Report) {
 	report.judge()
 }
 
+// hopeless reports whether a round of run could not be played already, so that
+// more of them would only take time.
+func (l *laboratory) hopeless(run *Result) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(run.Problems) > 0
+}
+
 // play plays one round, again under a new lock when it could not be played to
-// its end. A round that was played is never repeated, whatever it showed.
+// its end. A round that showed something is never repeated, whatever it was.
 func (l *laboratory) play(ctx context.Context, s Scenario, p Protection, n int) (o *outcome, retries int, err error) {
 	for try := range attempts {
 		if ctx.Err() != nil {

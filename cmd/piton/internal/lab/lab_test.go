@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Getenv(parentVar) != "" {
+		beParent()
+	}
 	os.Exit(m.Run())
 }
 

@@ -108,7 +108,9 @@ func (r *round) play(ctx context.Context) (*outcome, error) {
 	}
 	r.trace.begin()
 	if err := r.act(ctx, workers[1], workers[2]); err != nil {
-		return nil, err
+		workers[1].kill()
+		workers[2].kill()
+		return r.breach(ctx, err)
 	}
 	for _, p := range workers[1:] {
 		if err := p.end(ctx); err != nil {
@@ -246,6 +248,10 @@ func (r *round) judge(ctx context.Context) (*outcome, error) {
 	if err != nil {
 		return nil, errors.Join(errUnsound, err)
 	}
+	return r.outcome(counts, journal, final), nil
+}
+
+func (r *round) outcome(counts Counts, journal []entry, final int64) *outcome {
 	o := &outcome{Counts: counts, paused: r.paused, final: final, acked: initialBalance, trace: r.trace.annotate(journal)}
 	for _, a := range r.adds {
 		if a.Acked {
@@ -253,7 +259,33 @@ func (r *round) judge(ctx context.Context) (*outcome, error) {
 			o.served = o.served || a.Worker == 2
 		}
 	}
-	return o, nil
+	return o
+}
+
+// breach looks whether a round under Sealed that failed with err had let a
+// phantom write through before: playing it again must not hide that.
+func (r *round) breach(ctx context.Context, err error) (*outcome, error) {
+	if r.protection != Sealed {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepLimit)
+	defer cancel()
+	journal, readErr := r.lab.store.history(ctx, r.lock)
+	var counts Counts
+	var final int64
+	for i, e := range journal {
+		if e.Kind != kindWrite {
+			continue
+		}
+		final = e.Become
+		if superseded(journal, i) {
+			counts.PhantomWrites++
+		}
+	}
+	if counts.PhantomWrites == 0 {
+		return nil, errors.Join(err, readErr)
+	}
+	return r.outcome(counts, journal, final), nil
 }
 
 // errUnsound is a history that contradicts itself. Playing the round again

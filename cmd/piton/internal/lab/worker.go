@@ -16,7 +16,7 @@ import (
 
 // stepLimit bounds one step of a worker beside the time that it may wait for
 // the lock.
-const stepLimit = 10 * time.Second
+const stepLimit = 5 * time.Second
 
 // holder is a worker's side of one protection.
 type holder interface {
