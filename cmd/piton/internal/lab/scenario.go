@@ -152,11 +152,12 @@ func (r *round) act(ctx context.Context, w1, w2 *process) error {
 	if err := sleepUntil(ctx, stopped.Add(r.lab.TTL+overhang)); err != nil {
 		return err
 	}
+	// Noted before it is done: worker 1 may report faster than this goes on.
+	r.paused = time.Since(stopped)
+	r.trace.add(Mark{From: LaneWorker1, To: LaneWorker1, Kind: MarkResume, Text: "SIGCONT"})
 	if err := w1.resume(); err != nil {
 		return err
 	}
-	r.paused = time.Since(stopped)
-	r.trace.add(Mark{From: LaneWorker1, To: LaneWorker1, Kind: MarkResume, Text: "SIGCONT"})
 	answer, err := w1.await(ctx, stepWrite)
 	if err != nil {
 		return err
