@@ -65,6 +65,39 @@ func TestGroupEndsWhenPitonIsStopped(t *testing.T) {
 	}
 }
 
+// A broken lease ends the command at the next renewal, not at the end of the TTL.
+func TestBrokenLeaseEndsTheCommandEarly(t *testing.T) {
+	t.Parallel()
+	const ttl = 9 * time.Second
+	env := []string{state(t)}
+	holder := start(t, env, "run", "--ttl", ttl.String(), "l", "--", "sh", "-c", `echo "token $PITON_TOKEN ready"; while :; do sleep 0.02; done`)
+	holder.says(&holder.stdout, "ready")
+	broken := time.Now()
+	start(t, env, "break", "l", "--token", strings.Fields(holder.stdout.String())[1]).exits(0)
+	holder.exits(exitLost)
+	if took := holder.endedAt.Sub(broken); took > ttl/2 {
+		t.Fatalf("the command ran for %v after its lease was broken; the next renewal was due within %v", took, ttl/3)
+	}
+}
+
+// What the command left behind has ended when the lock is given back.
+func TestLeftoversEndBeforeTheNextHolder(t *testing.T) {
+	t.Parallel()
+	env := []string{state(t)}
+	end := filepath.Join(t.TempDir(), "end")
+	holder := start(t, env, "run", "--ttl", "5s", "l", "--", "sh", "-c",
+		`(setsid sh -c 'trap "" TERM; sleep 603; sleep 604' &); (trap "" TERM; sleep 605; sleep 606) & echo ready; while [ ! -e `+end+` ]; do sleep 0.02; done; exit 5`)
+	holder.says(&holder.stdout, "ready")
+	contender := start(t, env, "run", "l", "--", "echo", "granted")
+	contender.says(&contender.stderr, "waiting for lock")
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	noOverlap(t, holder, contender, 4*time.Second)
+	holder.exits(5)
+	contender.exits(0)
+}
+
 func stop(t *testing.T, pid int) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {

@@ -103,7 +103,7 @@ func (b *Backend) openSQLite(u *url.URL) error {
 	}
 	c, err := sqlitelock.Open(path)
 	if err != nil {
-		return fmt.Errorf("coordinator %s cannot be opened: %w: %w", b.Redacted, piton.ErrUnavailable, err)
+		return &silentError{fmt.Sprintf("coordinator %s cannot be opened: %v", b.Redacted, err), err}
 	}
 	b.Coordinator, b.Close = c, c.Close
 	return nil
@@ -195,5 +195,15 @@ func unreachable(role, redacted string, err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &dead) && dead.Timeout():
 		hint = "no answer in time: is a firewall or proxy between?"
 	}
-	return fmt.Errorf("%s %s does not answer: %w: %w; %s", role, redacted, piton.ErrUnavailable, err, hint)
+	return &silentError{fmt.Sprintf("%s %s does not answer: %v; %s", role, redacted, err, hint), err}
 }
+
+// silentError is a server that does not answer. errors.Is finds
+// [piton.ErrUnavailable] and the driver's error.
+type silentError struct {
+	text string
+	err  error
+}
+
+func (e *silentError) Error() string   { return e.text }
+func (e *silentError) Unwrap() []error { return []error{piton.ErrUnavailable, e.err} }
