@@ -1,0 +1,334 @@
+package piton
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+)
+
+const (
+	// A coordinator that has not answered at all is given up after this many
+	// tries, or after two when they took this long.
+	triesUnanswered = 3
+	timeUnanswered  = 2 * time.Second
+	longestTry      = 5 * time.Second // of one call of Acquire
+
+	shortestPoll = 10 * time.Millisecond
+	longestPoll  = 200 * time.Millisecond
+	unknownLeft  = time.Second // look again when the coordinator does not tell how long
+)
+
+// acquisition is one call of Acquire.
+type acquisition struct {
+	*Locker
+	lock  string
+	wait  bool
+	start time.Duration
+	turn  *turn
+
+	answered bool // the coordinator has answered in this call
+	told     bool // EventWaiting was emitted
+	held     *HeldError
+	poll     time.Duration
+	hints    <-chan struct{}
+	unwatch  func()
+}
+
+func (l *Locker) acquire(ctx context.Context, lock string, wait bool) (*Lease, error) {
+	if err := ValidateLock(lock); err != nil {
+		return nil, err
+	}
+	leave, err := l.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	values := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.closing, func() { cancel(ErrClosed) })()
+
+	a := &acquisition{Locker: l, lock: lock, wait: wait, start: l.clock.Now(), poll: shortestPoll, unwatch: func() {}}
+	if ctx.Err() != nil {
+		return nil, a.ended(ctx)
+	}
+	if wait {
+		if a.turn, err = l.queue.join(ctx, lock); err != nil {
+			return nil, a.ended(ctx)
+		}
+		defer l.queue.leave(a.turn)
+	}
+	defer func() { a.unwatch() }()
+	for {
+		lease, err := a.once(ctx, values)
+		if err == nil {
+			l.emit(Event{Kind: EventAcquired, Lock: lock, Token: lease.Token(), Holder: lease.Fence().Holder, Took: l.clock.Now() - a.start})
+			return lease, nil
+		}
+		if again := errors.Is(err, ErrLost) && wait && ctx.Err() == nil; !again {
+			return nil, err
+		}
+	}
+}
+
+// once makes one acquisition under one holder id: the grant, then the seals.
+func (a *acquisition) once(ctx, values context.Context) (*Lease, error) {
+	holder := newHolder()
+	grant, sent, err := a.granted(ctx, holder)
+	if err != nil {
+		return nil, err
+	}
+	lease := a.keep(values, grant, sent)
+	if err := a.seal(ctx, lease); err != nil {
+		a.beats.end(lease, err)
+		a.discard(ctx, lease)
+		return nil, err
+	}
+	return lease, nil
+}
+
+func newHolder() string {
+	var id [16]byte
+	rand.Read(id[:])
+	return hex.EncodeToString(id[:])
+}
+
+// keep makes a lease of a grant; its heartbeat runs from here on.
+func (l *Locker) keep(values context.Context, g Grant, sent time.Duration) *Lease {
+	lease := &Lease{locker: l}
+	lease.grant.Store(&g)
+	ctx := context.WithValue(context.WithoutCancel(values), leaseKey{}, lease)
+	lease.ctx, lease.cancel = context.WithCancelCause(ctx)
+	l.mu.Lock()
+	lease.gone = l.count()
+	closed := l.closed
+	l.mu.Unlock()
+	l.beats.add(lease, sent)
+	if closed {
+		l.beats.stopAll(ErrClosed)
+	}
+	return lease
+}
+
+// discard gives back a lease that was not handed out. It waits for the answer,
+// so that whoever gets the error finds the lock free, but not longer than ctx.
+func (a *acquisition) discard(ctx context.Context, lease *Lease) {
+	done := make(chan struct{})
+	a.background(func() {
+		defer close(done)
+		_ = lease.release(ctx)
+		lease.gone()
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// granted asks until the coordinator grants the lock to holder.
+func (a *acquisition) granted(ctx context.Context, holder string) (Grant, time.Duration, error) {
+	r := Request{Lock: a.lock, Holder: holder, Owner: a.owner, TTL: a.ttl}
+	for {
+		grant, sent, err := a.ask(ctx, r)
+		var held *HeldError
+		switch {
+		case err == nil:
+			return grant, sent, nil
+		case !errors.Is(err, ErrHeld):
+			return Grant{}, 0, err
+		case !a.wait:
+			return Grant{}, 0, err
+		}
+		errors.As(err, &held)
+		if held == nil {
+			held = &HeldError{Lock: a.lock}
+		}
+		a.held = held
+		if !a.told {
+			a.told = true
+			a.emit(Event{Kind: EventWaiting, Lock: a.lock, Holder: holder, Err: held})
+		}
+		if a.watch(ctx) {
+			continue // the lock may have ended before the subscription
+		}
+		if err := a.pause(ctx, held.Remaining); err != nil {
+			return Grant{}, 0, err
+		}
+	}
+}
+
+// watch subscribes if that is possible and has not been done; then it is true.
+func (a *acquisition) watch(ctx context.Context) bool {
+	waiter, ok := a.coord.(Waiter)
+	if !ok || a.hints != nil {
+		return false
+	}
+	type subscription struct {
+		hints <-chan struct{}
+		stop  func()
+		err   error
+	}
+	watchCtx, cancel := context.WithTimeout(ctx, a.patience())
+	answer := make(chan subscription, 1)
+	go func() {
+		defer cancel()
+		var s subscription
+		s.hints, s.stop, s.err = waiter.Watch(watchCtx, a.lock)
+		answer <- s
+	}()
+	select {
+	case s := <-answer:
+		if s.err != nil {
+			return false // polling, and another try after each look
+		}
+		a.hints, a.unwatch = s.hints, s.stop
+		return true
+	case <-watchCtx.Done():
+		go func() {
+			if s := <-answer; s.err == nil {
+				s.stop()
+			}
+		}()
+		return false
+	}
+}
+
+// pause waits for a hint that the lock may be free, at most until the lease that
+// is waited for can be over. Without hints it polls.
+func (a *acquisition) pause(ctx context.Context, left time.Duration) error {
+	if left <= 0 {
+		left = unknownLeft
+	}
+	d := max(left, shortestPoll)
+	if a.hints == nil {
+		d = min(d, a.poll/2+mathrand.N(a.poll))
+		a.poll = min(longestPoll, a.poll*3/2)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-a.hints:
+	case <-a.turn.poke:
+	case <-timer.C:
+	case <-ctx.Done():
+		return a.ended(ctx)
+	}
+	return nil
+}
+
+// ended is the error of an acquisition whose context has ended.
+func (a *acquisition) ended(ctx context.Context) error {
+	if a.held != nil {
+		return fmt.Errorf("piton: waiting for lock %q (%s): %w", a.lock, a.held.Error(), context.Cause(ctx))
+	}
+	return fmt.Errorf("piton: acquiring lock %q: %w", a.lock, context.Cause(ctx))
+}
+
+func (a *acquisition) patience() time.Duration { return min(a.ttl/3, longestTry) }
+
+// ask asks for one grant until there is an answer: granted or held. An attempt
+// without an answer may have been granted, so it is repeated under the same
+// holder id, and cleaned up when it is given up.
+func (a *acquisition) ask(ctx context.Context, r Request) (Grant, time.Duration, error) {
+	began := a.clock.Now()
+	pause := 5 * time.Millisecond
+	for tries := 1; ; tries++ {
+		grant, sent, settled, err := a.send(ctx, r)
+		if err == nil {
+			if err = checkGrant(grant, r); err == nil {
+				a.answered = true
+				return grant, sent, nil
+			}
+		}
+		if errors.Is(err, ErrHeld) {
+			a.answered = true
+			return Grant{}, 0, err
+		}
+		if ctx.Err() != nil {
+			a.cleanUp(ctx, r, settled)
+			return Grant{}, 0, a.ended(ctx)
+		}
+		if a.givesUp(tries, a.clock.Now()-began) {
+			a.cleanUp(ctx, r, settled)
+			return Grant{}, 0, fmt.Errorf("piton: acquiring lock %q: %w: %w", r.Lock, ErrUnavailable, err)
+		}
+		select {
+		case <-time.After(pause/2 + mathrand.N(pause)):
+			pause = min(pause*8, time.Second)
+		case <-ctx.Done():
+			a.cleanUp(ctx, r, settled)
+			return Grant{}, 0, a.ended(ctx)
+		}
+	}
+}
+
+func (a *acquisition) givesUp(tries int, took time.Duration) bool {
+	switch {
+	case !a.wait:
+		return tries >= 2
+	case a.answered:
+		return took >= a.ttl
+	default:
+		return tries >= triesUnanswered || tries >= 2 && took >= timeUnanswered
+	}
+}
+
+// send makes one call that returns when ctx ends, whether or not the driver heeds
+// it. settled is closed when the driver has returned.
+func (a *acquisition) send(ctx context.Context, r Request) (g Grant, sent time.Duration, settled <-chan struct{}, err error) {
+	type reply struct {
+		grant Grant
+		err   error
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.patience())
+	answer, done := make(chan reply, 1), make(chan struct{})
+	sent = a.clock.Now()
+	go func() {
+		defer close(done)
+		defer cancel()
+		g, err := a.coord.Acquire(ctx, r)
+		answer <- reply{g, err}
+	}()
+	select {
+	case got := <-answer:
+		return got.grant, sent, done, got.err
+	case <-ctx.Done():
+		return Grant{}, sent, done, context.Cause(ctx)
+	}
+}
+
+// cleanUp gives back what an attempt without an answer may have been granted,
+// after it has settled, or after a TTL when it never does.
+func (a *acquisition) cleanUp(ctx context.Context, r Request, settled <-chan struct{}) {
+	ctx = context.WithoutCancel(ctx)
+	a.background(func() {
+		select {
+		case <-settled:
+		case <-time.After(a.ttl):
+		}
+		ctx, cancel := context.WithTimeout(ctx, min(releaseBound, a.ttl))
+		defer cancel()
+		if err := a.giveBack(ctx, Grant{Fence: Fence{Lock: r.Lock, Holder: r.Holder}}); err != nil && !errors.Is(err, ErrLost) {
+			a.emit(Event{Kind: EventReleaseFailed, Lock: r.Lock, Holder: r.Holder, Err: err})
+		}
+		a.queue.poke(r.Lock)
+	})
+}
+
+// checkGrant refuses what no coordinator may grant: a lease on such an answer
+// would be none.
+func checkGrant(g Grant, r Request) error {
+	switch {
+	case g.Lock != r.Lock || g.Holder != r.Holder:
+		return fmt.Errorf("piton: the coordinator granted %v for a request of holder %s on %q", g.Fence, r.Holder, r.Lock)
+	case g.Token <= r.Floor || g.Token > MaxToken:
+		return fmt.Errorf("piton: the coordinator granted token %d; want %d to %d", g.Token, r.Floor+1, MaxToken)
+	case g.TTL <= margin(g.TTL):
+		return fmt.Errorf("piton: the coordinator granted a TTL of %v, which leaves no time to use it", g.TTL)
+	}
+	return nil
+}
