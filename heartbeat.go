@@ -37,10 +37,11 @@ type heartbeats struct {
 	mu       sync.Mutex
 	leases   beatHeap
 	timer    *time.Timer
-	armed    time.Duration // when the timer will fire, never when it is not set
-	waiting  []*renewal    // due, not sent yet
-	senders  int
-	finished []func() // what to tell when mu is free again
+	armed    time.Duration  // when the timer will fire, never when it is not set
+	waiting  []*renewal     // due, not sent yet
+	calls    []*renewalCall // out, oldest first
+	senders  int            // calls that count against mostSenders
+	finished []func()       // what to tell when mu is free again
 }
 
 // beat is the state of one lease, guarded by heartbeats.mu.
@@ -98,10 +99,12 @@ func (h *heartbeats) schedule(l *Lease) {
 // unlock sets the timer for what is due next, frees the mutex and then tells
 // those who are to know.
 func (h *heartbeats) unlock() {
-	wake := never
 	if len(h.leases) > 0 {
 		now := h.clock.Now()
-		wake = h.leases[0].beat.wake
+		wake := h.leases[0].beat.wake
+		if len(h.waiting) > 0 && len(h.calls) > 0 {
+			wake = min(wake, h.calls[0].slow)
+		}
 		if h.clock.CountsSleep() {
 			wake = min(wake, now+lookAgain)
 		}
@@ -147,6 +150,7 @@ func (h *heartbeats) tick() {
 			h.try(l, now)
 		}
 	}
+	h.freeSlow(now)
 	h.send()
 }
 

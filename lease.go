@@ -110,7 +110,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		}
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("piton: release of %q was sent, the answer is missing: %w: %w", l.Fence().Lock, ErrUnknown, context.Cause(ctx))
+		return fmt.Errorf("piton: release of %v was sent, the answer is missing: %w: %w", l.Fence(), ErrUnknown, context.Cause(ctx))
 	}
 }
 
@@ -133,7 +133,7 @@ func (l *Lease) release(ctx context.Context) error {
 		l.locker.emit(Event{Kind: EventReleased, Lock: grant.Lock, Token: grant.Token, Holder: grant.Holder, Err: err})
 		return err
 	}
-	err = fmt.Errorf("piton: release of %q: %w: %w", grant.Lock, ErrUnavailable, err)
+	err = fmt.Errorf("piton: release of %v: %w: %w", grant.Fence, ErrUnavailable, err)
 	l.locker.emit(Event{Kind: EventReleaseFailed, Lock: grant.Lock, Token: grant.Token, Holder: grant.Holder, Err: err})
 	return err
 }

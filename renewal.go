@@ -9,6 +9,7 @@ import (
 const (
 	mostSenders = 64  // renewal calls at a time
 	mostInBatch = 200 // grants in one call of a BatchRenewer
+	slowCall    = 250 * time.Millisecond
 )
 
 // renewal is one try to renew one lease.
@@ -21,11 +22,14 @@ type renewal struct {
 	over  bool         // nobody waits for it any more
 }
 
-// renewalCall is one call of the driver. It occupies a sender until it returns or
-// is abandoned.
+// renewalCall is one call of the driver. It occupies one of the senders until it
+// returns, is abandoned, or has proved slow: calls that hang, on one shard of many
+// for example, must not hold up those of other leases.
 type renewalCall struct {
 	renewals []*renewal
-	abandon  bool
+	slow     time.Duration // when it will have proved slow
+	freed    bool          // it no longer occupies a sender
+	returned bool
 }
 
 // try makes the lease's next renewal due. It is given up when the next heartbeat
@@ -45,7 +49,7 @@ func (h *heartbeats) try(l *Lease, now time.Duration) {
 // sender for longer.
 func (h *heartbeats) abandon(r *renewal) {
 	r.over = true
-	if r.call == nil || r.call.abandon {
+	if r.call == nil {
 		return
 	}
 	for _, other := range r.call.renewals {
@@ -53,9 +57,31 @@ func (h *heartbeats) abandon(r *renewal) {
 			return
 		}
 	}
-	r.call.abandon = true
-	h.senders--
-	h.send()
+	h.free(r.call)
+}
+
+func (h *heartbeats) free(call *renewalCall) {
+	if !call.freed {
+		call.freed = true
+		h.senders--
+		h.send()
+	}
+}
+
+// freeSlow frees the senders of calls that have proved slow, while others wait.
+func (h *heartbeats) freeSlow(now time.Duration) {
+	for len(h.calls) > 0 {
+		call := h.calls[0]
+		if !call.freed && !call.returned {
+			if len(h.waiting) == 0 || call.slow > now {
+				return
+			}
+			h.free(call)
+		}
+		h.calls[0] = nil
+		h.calls = h.calls[1:]
+	}
+	h.calls = nil
 }
 
 // send starts as many senders as there is work for.
@@ -95,9 +121,11 @@ func (h *heartbeats) sender() {
 			r.over = true
 			h.answered(r, results[i].Grant, results[i].Err)
 		}
-		abandoned := call.abandon
+		call.returned = true
+		freed := call.freed
+		h.freeSlow(h.clock.Now())
 		h.unlock()
-		if abandoned {
+		if freed {
 			return
 		}
 	}
@@ -125,6 +153,8 @@ func (h *heartbeats) take() (*renewalCall, time.Duration) {
 	if len(call.renewals) == 0 {
 		return nil, 0
 	}
+	call.slow = now + slowCall
+	h.calls = append(h.calls, call)
 	return call, bound
 }
 
