@@ -1,0 +1,10 @@
+package servertest
+
+import (
+	"os"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(Main(m))
+}
