@@ -40,6 +40,7 @@ type Server struct {
 	user   *account // nil: the test's own
 	probe  func(net.Conn) error
 	ending syscall.Signal // ends in good order
+	shared bool
 
 	pid     int
 	ended   chan struct{} // closed when the process has ended
@@ -98,6 +99,9 @@ func (s *Server) must(tb testing.TB, err error) {
 		tb.Fatalf("%s on %s: %v", s.kind, s.Addr(), err)
 	}
 }
+
+// share makes the server outlive its test.
+func (s *Server) share() { s.shared = true }
 
 // endWith ends the server with the test. Its last words help with a failed one.
 func (s *Server) endWith(tb testing.TB) {

@@ -56,7 +56,7 @@ import (
 // returns the exit code. Call it from TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
-	for _, shared := range []interface{ end() error }{&sharedRedis} {
+	for _, shared := range []interface{ end() error }{&sharedRedis, &sharedPostgres, &sharedMariaDB} {
 		if err := shared.end(); err != nil {
 			fmt.Fprintln(os.Stderr, "servertest:", err)
 			code = max(code, 1)
@@ -117,8 +117,15 @@ func check(tb testing.TB, err error) {
 	}
 }
 
+// ownable is a kind of server.
+type ownable interface {
+	endWith(tb testing.TB) // with this test
+	share()                // with all tests
+	discard() error
+}
+
 // shared is a server for all tests of the binary.
-type shared[S interface{ discard() error }] struct {
+type shared[S ownable] struct {
 	mu      sync.Mutex
 	server  S
 	running bool
@@ -132,6 +139,7 @@ func (s *shared[S]) get(tb testing.TB, start func() (S, error)) S {
 	if !s.running {
 		server, err := start()
 		check(tb, err)
+		server.share()
 		s.server, s.running = server, true
 	}
 	return s.server
@@ -148,7 +156,7 @@ func (s *shared[S]) end() error {
 }
 
 // own hands a server to one test.
-func own[S interface{ endWith(testing.TB) }](tb testing.TB, server S, err error) S {
+func own[S ownable](tb testing.TB, server S, err error) S {
 	tb.Helper()
 	check(tb, err)
 	server.endWith(tb)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -153,7 +154,74 @@ func listens(pid, port int) error {
 	return fmt.Errorf("nobody listens on port %d", port)
 }
 
-// removeFolder removes the folder with all that is in it.
-func removeFolder(folder string) error { return os.RemoveAll(folder) }
+// unprivileged returns the user that a server runs as which refuses root: nil for
+// the test's own, when that is not root.
+func unprivileged(preferred string) (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	found, err := user.Lookup(preferred)
+	if err != nil {
+		found, err = user.Lookup("nobody")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("a user other than root is needed: %w", err)
+	}
+	uid, uidErr := strconv.ParseUint(found.Uid, 10, 32)
+	gid, gidErr := strconv.ParseUint(found.Gid, 10, 32)
+	return &account{uint32(uid), uint32(gid)}, errors.Join(uidErr, gidErr)
+}
+
+// giveTo makes the user the owner of a file or folder.
+func giveTo(user *account, path string) error {
+	if user == nil {
+		return nil
+	}
+	return os.Lchown(path, int(user.uid), int(user.gid))
+}
+
+// removeFolder removes the folder with all that is in it, and the piece of shared
+// memory by which PostgreSQL recognizes its data folder and which stays when it is
+// killed. The system has few of them.
+func removeFolder(folder string) error {
+	for _, pattern := range []string{"data/postmaster.pid", "*/data/postmaster.pid"} {
+		files, err := filepath.Glob(filepath.Join(folder, pattern))
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			if err := removeMemory(file); err != nil {
+				return err
+			}
+		}
+	}
+	return os.RemoveAll(folder)
+}
+
+// removeMemory removes the piece of shared memory that line 7 of the file names by
+// key and id, if it is there and nobody uses it.
+func removeMemory(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(text), "\n")
+	if len(lines) < 7 {
+		return nil // killed before it had any
+	}
+	wanted := strings.Fields(lines[6])
+	pieces, err := os.ReadFile("/proc/sysvipc/shm")
+	if err != nil || len(wanted) != 2 {
+		return err
+	}
+	for line := range strings.Lines(string(pieces)) {
+		fields := strings.Fields(line) // key, id, mode, size, creator, last, number of users, ...
+		if len(fields) > 6 && fields[0] == wanted[0] && fields[1] == wanted[1] && fields[6] == "0" {
+			_, err := runTool(nil, "/", "ipcrm", "-m", wanted[1])
+			return err
+		}
+	}
+	return nil
+}
 
 func sendSignal(pid int, signal syscall.Signal) error { return syscall.Kill(pid, signal) }
