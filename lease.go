@@ -133,6 +133,7 @@ func (l *Lease) release(ctx context.Context) error {
 		l.locker.emit(Event{Kind: EventReleased, Lock: grant.Lock, Token: grant.Token, Holder: grant.Holder, Err: err})
 		return err
 	}
+	time.AfterFunc(l.left(), l.gone) // if nobody tries again, it ends by itself
 	err = fmt.Errorf("piton: release of %v: %w: %w", grant.Fence, ErrUnavailable, err)
 	l.locker.emit(Event{Kind: EventReleaseFailed, Lock: grant.Lock, Token: grant.Token, Holder: grant.Holder, Err: err})
 	return err

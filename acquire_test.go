@@ -1,0 +1,374 @@
+package piton_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pitonlock/piton"
+)
+
+// UnknownIsNotNo: the grant is there, its reply is not.
+func TestALostReplyIsAskedForAgainUnderTheSameHolder(t *testing.T) {
+	for name, wait := range map[string]bool{"Acquire": true, "TryAcquire": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := newTap()
+				holders := map[string]bool{}
+				c.onAcquire = func(ctx context.Context, n int, r piton.Request, call acquireCall) (piton.Grant, error) {
+					holders[r.Holder] = true
+					g, err := call(ctx)
+					if n == 1 {
+						return piton.Grant{}, errNetwork
+					}
+					return g, err
+				}
+				l := newLocker(t, c)
+				take := l.TryAcquire
+				if wait {
+					take = l.Acquire
+				}
+				lease, err := take(t.Context(), "a")
+				if err != nil || lease.Token() != 1 || len(holders) != 1 {
+					t.Fatalf("%v, %d holder ids; want the first grant under one id", err, len(holders))
+				}
+				release(t, lease)
+			})
+		})
+	}
+}
+
+func TestAnUnreachableCoordinatorIsNotHeld(t *testing.T) {
+	fails := map[string]func(){"refuses": func() {}, "hangs": func() { hang(time.Hour) }}
+	for name, fail := range fails {
+		for _, wait := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s,wait=%v", name, wait), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					c := newTap()
+					c.onAcquire = func(context.Context, int, piton.Request, acquireCall) (piton.Grant, error) {
+						fail()
+						return piton.Grant{}, errNetwork
+					}
+					l := newLocker(t, c)
+					take := l.TryAcquire
+					if wait {
+						take = l.Acquire
+					}
+					start := time.Now()
+					_, err := take(t.Context(), "a")
+					if !errors.Is(err, piton.ErrUnavailable) || errors.Is(err, piton.ErrHeld) {
+						t.Errorf("%v; want ErrUnavailable", err)
+					}
+					if name == "refuses" && !errors.Is(err, errNetwork) {
+						t.Errorf("%v hides the driver's error", err)
+					}
+					if took := time.Since(start); took > 11*time.Second {
+						t.Errorf("it took %v", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Somebody who waits for a lock is not sent away by a coordinator that restarts.
+func TestAWaiterSitsOutAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		start := time.Now()
+		c.onAcquire = func(ctx context.Context, _ int, _ piton.Request, call acquireCall) (piton.Grant, error) {
+			if since := time.Since(start); since > time.Second && since < 20*time.Second {
+				return piton.Grant{}, errNetwork
+			}
+			return call(ctx)
+		}
+		first := acquire(t, newLocker(t, c.Coordinator), "a")
+		waiter := newLocker(t, c)
+		got := make(chan *piton.Lease)
+		go func() { got <- acquire(t, waiter, "a") }()
+		time.Sleep(5 * time.Second)
+		release(t, first)
+		second := <-got
+		if since := time.Since(start); since < 20*time.Second || since > 22*time.Second {
+			t.Errorf("granted after %v; want soon after the outage's end at 20s", since)
+		}
+		release(t, second)
+	})
+}
+
+// D04: the caller is gone while the request is on the wire.
+func TestACancelledAcquireLeavesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		c.onAcquire = func(ctx context.Context, _ int, _ piton.Request, call acquireCall) (piton.Grant, error) {
+			hang(200 * time.Millisecond)
+			g, err := call(context.WithoutCancel(ctx)) // the server does not know that nobody waits
+			hang(200 * time.Millisecond)
+			return g, err
+		}
+		l, other := newLocker(t, c, piton.WithTTL(5*time.Second)), newLocker(t, c.Coordinator)
+		for n := range 200 {
+			lock := fmt.Sprintf("a%d", n)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond+rand.N(250*time.Millisecond))
+			_, err := l.Acquire(ctx, lock)
+			late := time.Now()
+			if deadline, _ := ctx.Deadline(); late.Sub(deadline) > 50*time.Millisecond {
+				t.Fatalf("returned %v after the cancellation", late.Sub(deadline))
+			}
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			lease, err := other.Acquire(ctx, lock)
+			cancel()
+			if err != nil {
+				t.Fatalf("another one, a second later: %v", err)
+			}
+			release(t, lease)
+		}
+		synctest.Wait()
+		if n := c.count(&c.renewals); n != 0 {
+			t.Errorf("%d renewals of leases that nobody has", n)
+		}
+	})
+}
+
+func TestHeldSaysByWhom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		lease := acquire(t, newLocker(t, c, piton.WithOwner("db-1, process 7")), "a")
+		_, err := newLocker(t, c).TryAcquire(t.Context(), "a")
+		var held *piton.HeldError
+		if !errors.As(err, &held) || held.Owner != "db-1, process 7" || held.Token != lease.Token() || held.Remaining != ttl {
+			t.Errorf("got %v", err)
+		}
+		if errors.Is(err, piton.ErrUnavailable) {
+			t.Errorf("%v is said to be an outage", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = newLocker(t, c).Acquire(ctx, "a")
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, piton.ErrHeld) {
+			t.Errorf("after a minute's wait: %v; want the deadline, not a refusal", err)
+		}
+		release(t, lease)
+	})
+}
+
+// pollOnly hides that a coordinator can wake waiters up.
+type pollOnly struct{ piton.Coordinator }
+
+func TestWaitingIsNotABusyLoop(t *testing.T) {
+	for name, push := range map[string]bool{"with hints": true, "by polling": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := newTap()
+				first := acquire(t, newLocker(t, c.Coordinator), "a")
+				var waiting piton.Coordinator = c
+				if !push {
+					waiting = pollOnly{c}
+				}
+				l := newLocker(t, waiting)
+				got := make(chan *piton.Lease)
+				go func() { got <- acquire(t, l, "a") }()
+				time.Sleep(5 * time.Minute)
+				asked := c.count(&c.acquires)
+				if most := map[bool]int{true: 20, false: 2200}[push]; asked > most {
+					t.Errorf("asked %d times in five minutes; want at most %d", asked, most)
+				}
+				start := time.Now()
+				release(t, first)
+				second := <-got
+				if took := time.Since(start); push && took > 0 || took > 300*time.Millisecond {
+					t.Errorf("granted %v after the release", took)
+				}
+				release(t, second)
+			})
+		})
+	}
+}
+
+// A push is only a hint: one that is lost costs no more than the lease it stood for.
+type deafWatcher struct{ *tap }
+
+func (deafWatcher) Watch(context.Context, string) (<-chan struct{}, func(), error) {
+	return make(chan struct{}), func() {}, nil
+}
+
+func TestALostHintIsMadeUpFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := deafWatcher{newTap()}
+		// The holder crashes: nobody renews, nobody releases.
+		if _, err := c.Coordinator.Acquire(t.Context(), piton.Request{Lock: "a", Holder: "crashed", TTL: ttl}); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		release(t, acquire(t, newLocker(t, c), "a"))
+		if took := time.Since(start); took != ttl {
+			t.Errorf("granted after %v; want %v, when the crashed holder's lease is over", took, ttl)
+		}
+	})
+}
+
+func TestWaitersOfOneProcessAreServedInOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		l := newLocker(t, c)
+		first := acquire(t, l, "a")
+		var mu sync.Mutex
+		var order []int
+		var all sync.WaitGroup
+		for n := range 50 {
+			all.Go(func() {
+				ctx := t.Context()
+				if n%10 == 3 { // some give up
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, time.Second)
+					defer cancel()
+				}
+				err := l.Do(ctx, "a", func(context.Context, *piton.Lease) error {
+					mu.Lock()
+					defer mu.Unlock()
+					order = append(order, n)
+					return nil
+				})
+				if (err != nil) != (n%10 == 3) {
+					t.Errorf("waiter %d: %v", n, err)
+				}
+			})
+			synctest.Wait()
+		}
+		time.Sleep(2 * time.Second)
+		before := c.count(&c.acquires)
+		release(t, first)
+		all.Wait()
+		for i := 1; i < len(order); i++ {
+			if order[i] < order[i-1] {
+				t.Fatalf("served in the order %v", order)
+			}
+		}
+		if len(order) != 45 {
+			t.Errorf("%d of 45 were served", len(order))
+		}
+		if asked := c.count(&c.acquires) - before; asked > 100 {
+			t.Errorf("asked %d times for 45 grants", asked)
+		}
+	})
+}
+
+// D10: a waiter whose context has ended never gets a lease, and nobody waits for it.
+func TestAWaiterThatGaveUpIsPassedOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		a := acquire(t, newLocker(t, c), "a")
+		start := time.Now()
+		b, third := newLocker(t, c), newLocker(t, c)
+		var all sync.WaitGroup
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+			defer cancel()
+			if _, err := b.Acquire(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 6050*time.Millisecond {
+				t.Errorf("after %v: %v", time.Since(start), err)
+			}
+		})
+		all.Go(func() {
+			time.Sleep(time.Second)
+			lease := acquire(t, third, "a")
+			if since := time.Since(start); since > 11*time.Second || lease.Token() <= a.Token() {
+				t.Errorf("granted after %v with token %d", since, lease.Token())
+			}
+			release(t, lease)
+		})
+		time.Sleep(10 * time.Second)
+		release(t, a)
+		all.Wait()
+	})
+}
+
+// D15: who holds is known by a new random id each time, never by names of machines.
+func TestHolderIdsAreNewEachTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		seen := map[string]bool{}
+		l, twin := newLocker(t, c, piton.WithOwner("same")), newLocker(t, c, piton.WithOwner("same"))
+		for range 200 {
+			lease := acquire(t, l, "a")
+			if _, err := twin.TryAcquire(t.Context(), "a"); !errors.Is(err, piton.ErrHeld) {
+				t.Fatalf("a twin with the same owner label got %v", err)
+			}
+			if id := lease.Fence().Holder; len(id) != 32 || seen[id] {
+				t.Fatalf("holder id %q", id)
+			}
+			seen[lease.Fence().Holder] = true
+			release(t, lease)
+		}
+	})
+}
+
+func TestBadNamesAreRefusedBeforeAnythingIsSent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		l := newLocker(t, c)
+		for _, name := range []string{"", "a\x00b", "\xff", string(make([]byte, 513))} {
+			if _, err := l.TryAcquire(t.Context(), name); err == nil || err.Error() != piton.ValidateLock(name).Error() {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+		if n := c.count(&c.acquires); n > 0 {
+			t.Errorf("%d requests were sent", n)
+		}
+	})
+}
+
+// A driver that breaks its contract must not make a lease out of nothing.
+func TestAnAnswerThatIsNoGrantIsNotTaken(t *testing.T) {
+	for name, spoil := range map[string]func(*piton.Grant){
+		"empty":          func(g *piton.Grant) { *g = piton.Grant{} },
+		"token 0":        func(g *piton.Grant) { g.Token = 0 },
+		"token too big":  func(g *piton.Grant) { g.Token = piton.MaxToken + 1 },
+		"another lock":   func(g *piton.Grant) { g.Lock = "b" },
+		"another holder": func(g *piton.Grant) { g.Holder = "x" },
+		"no time":        func(g *piton.Grant) { g.TTL = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := newTap()
+				c.onAcquire = func(ctx context.Context, _ int, _ piton.Request, call acquireCall) (piton.Grant, error) {
+					g, err := call(ctx)
+					spoil(&g)
+					return g, err
+				}
+				if _, err := newLocker(t, c).Acquire(t.Context(), "a"); !errors.Is(err, piton.ErrUnavailable) {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestCoordinatorsThatHangDoNotHoldUpCancellation(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		var hung atomic.Int64
+		c.onAcquire = func(ctx context.Context, _ int, _ piton.Request, call acquireCall) (piton.Grant, error) {
+			hung.Add(1)
+			hang(time.Hour)
+			return call(ctx)
+		}
+		l := newLocker(t, c)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(errors.New("enough")) })
+		start := time.Now()
+		_, err := l.Acquire(ctx, "a")
+		if err == nil || err.Error() != `piton: acquiring lock "a": enough` || time.Since(start) != time.Second {
+			t.Errorf("after %v: %v; want the cause, at once", time.Since(start), err)
+		}
+	})
+}
