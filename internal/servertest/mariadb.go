@@ -117,7 +117,7 @@ func startMariaDB(args ...string) (*MariaDB, error) {
 			return append(fixed, args...)
 		},
 	}
-	if err := server.start(); err != nil {
+	if err := server.start(freePort); err != nil {
 		return nil, err
 	}
 	return &MariaDB{server, client}, nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -71,10 +72,16 @@ func startPostgres(args ...string) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	initdb := filepath.Join(filepath.Dir(postgres), "initdb") // of the same version
-	psql, err := find("psql", "postgresql-client")
-	if err != nil {
+	if postgres, err = filepath.EvalSymlinks(postgres); err != nil {
 		return nil, err
+	}
+	initdb := filepath.Join(filepath.Dir(postgres), "initdb")
+	// PATH may have another version's psql, or a wrapper that takes its time.
+	psql := filepath.Join(filepath.Dir(postgres), "psql")
+	if _, err := os.Stat(psql); err != nil {
+		if psql, err = find("psql", "postgresql-client"); err != nil {
+			return nil, err
+		}
 	}
 	user, err := unprivileged("postgres")
 	if err != nil {
@@ -100,7 +107,7 @@ func startPostgres(args ...string) (*Postgres, error) {
 			}, args...)
 		},
 	}
-	if err := server.start(); err != nil {
+	if err := server.start(freePort); err != nil {
 		return nil, err
 	}
 	return &Postgres{server, psql}, nil

@@ -50,7 +50,7 @@ func startRedis(args ...string) (*Redis, error) {
 			}, args...)
 		},
 	}
-	if err := server.start(); err != nil {
+	if err := server.start(freePort); err != nil {
 		return nil, err
 	}
 	return &Redis{server}, nil

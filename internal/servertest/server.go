@@ -119,9 +119,9 @@ func (s *Server) endWith(tb testing.TB) {
 
 // start launches the server on a free port, on another one when somebody else
 // was faster.
-func (s *Server) start() error {
+func (s *Server) start(free func() (int, error)) error {
 	for try := 1; ; try++ {
-		port, err := freePort()
+		port, err := free()
 		if err != nil {
 			return err
 		}

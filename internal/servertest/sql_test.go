@@ -21,7 +21,8 @@ type sqlServer interface {
 }
 
 func TestPostgresRestartKeepsPortAndData(t *testing.T) { restartKeepsPortAndData(t, StartPostgres(t)) }
-func TestMariaDBRestartKeepsPortAndData(t *testing.T)  { restartKeepsPortAndData(t, StartMariaDB(t)) }
+
+func TestMariaDBRestartKeepsPortAndData(t *testing.T) { restartKeepsPortAndData(t, StartMariaDB(t)) }
 
 func restartKeepsPortAndData(t *testing.T, s sqlServer) {
 	db := s.NewDatabase(t)

@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,12 +58,12 @@ func find(program, debian string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return filepath.Abs(path)
 	}
-	places := []string{"/usr/sbin/" + program}
-	versions, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + program)
+	places, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + program)
 	if err != nil {
 		return "", err
 	}
-	for _, path := range append(places, versions...) {
+	slices.Reverse(places) // the newest version first
+	for _, path := range append(places, "/usr/sbin/"+program) {
 		if found, err := exec.LookPath(path); err == nil {
 			return found, nil
 		}
