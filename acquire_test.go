@@ -132,6 +132,10 @@ func TestACancelledAcquireLeavesNothing(t *testing.T) {
 				t.Fatalf("another one, a second later: %v", err)
 			}
 			release(t, lease)
+			time.Sleep(500 * time.Millisecond)
+			if isHeld(t, c, lock) {
+				t.Fatal("the cancelled attempt was granted after its clean-up")
+			}
 		}
 		synctest.Wait()
 		if n := c.count(&c.renewals); n != 0 {
@@ -214,6 +218,30 @@ func TestALostHintIsMadeUpFor(t *testing.T) {
 		if took := time.Since(start); took != ttl {
 			t.Errorf("granted after %v; want %v, when the crashed holder's lease is over", took, ttl)
 		}
+	})
+}
+
+// lateWatcher subscribes only when the lock has just been released.
+type lateWatcher struct {
+	*tap
+	release func()
+}
+
+func (w lateWatcher) Watch(ctx context.Context, lock string) (<-chan struct{}, func(), error) {
+	w.release()
+	return w.Coordinator.Watch(ctx, lock)
+}
+
+func TestAReleaseBeforeTheSubscriptionIsNotMissed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		first := acquire(t, newLocker(t, c), "a")
+		start := time.Now()
+		lease := acquire(t, newLocker(t, lateWatcher{c, func() { release(t, first) }}), "a")
+		if took := time.Since(start); took > 0 {
+			t.Errorf("granted %v after the release", took)
+		}
+		release(t, lease)
 	})
 }
 

@@ -96,6 +96,39 @@ func TestRepairLiftsTheTokenAboveEveryMark(t *testing.T) {
 	})
 }
 
+// A renewal of the old token on the wire while the new one is granted is no loss.
+func TestRenewalsWaitForARepair(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		c.onAcquire = func(ctx context.Context, n int, _ piton.Request, call acquireCall) (piton.Grant, error) {
+			g, err := call(ctx)
+			if n == 2 {
+				hang(8 * time.Second)
+			}
+			return g, err
+		}
+		c.onRenew = func(ctx context.Context, n int, _ piton.Grant, call renewCall) (piton.Grant, error) {
+			if n == 1 {
+				hang(3 * time.Second) // sent at 10 s, before the repair, and seen after it
+			}
+			return call(context.WithoutCancel(ctx))
+		}
+		s := &storage{mark: piton.Fence{Lock: "a", Token: 50, Holder: "x"}}
+		s.before = func(_ context.Context, n int) error {
+			if n == 1 {
+				time.Sleep(12 * time.Second)
+			}
+			return nil
+		}
+		lease := acquire(t, newLocker(t, c, piton.WithGuards(s)), "a")
+		time.Sleep(5 * time.Minute)
+		if len(s.seals) != 2 || lease.Err() != nil || s.seals[0].Holder != s.seals[1].Holder {
+			t.Errorf("seals %v, lease %v", s.seals, lease.Err())
+		}
+		release(t, lease)
+	})
+}
+
 // OneHolderPerToken: the same number of another holder is stale, too.
 func TestRepairOfATwin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
