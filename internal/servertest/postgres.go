@@ -90,6 +90,7 @@ func startPostgres(args ...string) (*Postgres, error) {
 	folder, err := prepare("postgres", postgres, user, func(data string) (string, []string) {
 		return initdb, []string{
 			"--pgdata=" + data, "--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8", "--locale=C",
+			"--wal-segsize=1", // MB, less to copy
 		}
 	})
 	if err != nil {

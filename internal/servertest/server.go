@@ -2,6 +2,7 @@ package servertest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -179,15 +180,15 @@ func (s *Server) launch() error {
 // answers is nil when this very process, not somebody else on its port, speaks
 // its protocol.
 func (s *Server) answers() error {
-	if err := listens(s.pid, s.port); err != nil {
-		return err
-	}
 	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if err := listens(s.pid, s.port); err != nil {
 		return err
 	}
 	return s.probe(conn)
@@ -216,7 +217,7 @@ func (s *Server) kill() error {
 		}
 		pids = append(pids, children...)
 	}
-	return killAll(pids)
+	return errors.Join(killAll(pids), s.awaitOwnEnd("SIGKILL"))
 }
 
 // stop ends the server by the signal, and all children with it.
@@ -228,13 +229,21 @@ func (s *Server) stop(signal syscall.Signal) error {
 	if err != nil {
 		return err
 	}
-	if err := sendSignal(s.pid, signal); err != nil && !s.hasEnded() {
+	if err := sendSignal(s.pid, signal); err != nil && process.Alive(s.pid) {
 		return fmt.Errorf("process %d: %v: %w", s.pid, signal, err)
 	}
-	if !poll(endWithin, s.hasEnded) {
-		return fmt.Errorf("process %d did not end within %v of %v; its last words:\n%s", s.pid, endWithin, signal, s.lastWords())
+	if err := s.awaitOwnEnd(signal.String()); err != nil {
+		return err
 	}
 	return awaitEnd(children)
+}
+
+// awaitOwnEnd waits until hasEnded, which comes a little after the process's end.
+func (s *Server) awaitOwnEnd(cause string) error {
+	if !poll(endWithin, s.hasEnded) {
+		return fmt.Errorf("process %d did not end within %v of %s; its last words:\n%s", s.pid, endWithin, cause, s.lastWords())
+	}
+	return nil
 }
 
 // discard ends the server for good and removes its folder.

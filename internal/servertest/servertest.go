@@ -23,11 +23,12 @@
 //
 // # Data
 //
-// Data are in temporary folders, in a folder for the run. They survive Kill and
-// Restart (Redis: --appendonly yes; give "--appendonly", "no" for one that
-// forgets), but nothing is flushed to the disk: fsync is off. New PostgreSQL and
-// MariaDB data folders are copied from a template that is made once per machine,
-// user and server version; making it takes a second or two.
+// Data are in temporary folders: in TMPDIR when that is set and open to the
+// servers' users, else in /dev/shm or /tmp. They survive Kill and Restart (Redis:
+// --appendonly yes; give "--appendonly", "no" for one that forgets), but nothing
+// is flushed to the disk: fsync is off. New PostgreSQL and MariaDB data folders
+// are copied from a template that is made once per machine, user and server
+// version; making it takes a second or two.
 //
 // # Endings
 //

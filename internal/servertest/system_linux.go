@@ -226,3 +226,10 @@ func removeMemory(file string) error {
 }
 
 func sendSignal(pid int, signal syscall.Signal) error { return syscall.Kill(pid, signal) }
+
+// roomy tells whether some servers find room in the folder.
+func roomy(folder string) bool {
+	const wanted = 1 << 30
+	var stat syscall.Statfs_t
+	return syscall.Statfs(folder, &stat) == nil && stat.Bavail*uint64(stat.Bsize) >= wanted
+}

@@ -29,3 +29,4 @@ func removeFolder(string) error                { return errSystem }
 func sendSignal(int, syscall.Signal) error     { return errSystem }
 func unprivileged(string) (*account, error)    { return nil, errSystem }
 func giveTo(*account, string) error            { return errSystem }
+func roomy(string) bool                        { return false }

@@ -92,17 +92,11 @@ func copyTree(from, to string, user *account) error {
 }
 
 func copyFile(from, to string, mode fs.FileMode) error {
-	source, err := os.Open(from)
+	text, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
-	if err != nil {
-		return err
-	}
-	_, err = target.ReadFrom(source)
-	return errors.Join(err, target.Close())
+	return os.WriteFile(to, text, mode)
 }
 
 // runTool runs a program to its end and returns its output.
