@@ -92,7 +92,7 @@ func TestAWaiterSitsOutAnOutage(t *testing.T) {
 		waiter := newLocker(t, c)
 		got := make(chan *piton.Lease)
 		go func() { got <- acquire(t, waiter, "a") }()
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		release(t, first)
 		second := <-got
 		if since := time.Since(start); since < 20*time.Second || since > 22*time.Second {
@@ -132,7 +132,7 @@ func TestACancelledAcquireLeavesNothing(t *testing.T) {
 				t.Fatalf("another one, a second later: %v", err)
 			}
 			release(t, lease)
-			time.Sleep(500 * time.Millisecond)
+			pass(500 * time.Millisecond)
 			if isHeld(t, c, lock) {
 				t.Fatal("the cancelled attempt was granted after its clean-up")
 			}
@@ -182,7 +182,7 @@ func TestWaitingIsNotABusyLoop(t *testing.T) {
 				l := newLocker(t, waiting)
 				got := make(chan *piton.Lease)
 				go func() { got <- acquire(t, l, "a") }()
-				time.Sleep(5 * time.Minute)
+				pass(5 * time.Minute)
 				asked := c.count(&c.acquires)
 				if most := map[bool]int{true: 20, false: 2200}[push]; asked > most {
 					t.Errorf("asked %d times in five minutes; want at most %d", asked, most)
@@ -273,7 +273,7 @@ func TestWaitersOfOneProcessAreServedInOrder(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		before := c.count(&c.acquires)
 		release(t, first)
 		all.Wait()
@@ -307,14 +307,14 @@ func TestAWaiterThatGaveUpIsPassedOver(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			time.Sleep(time.Second)
+			pass(time.Second)
 			lease := acquire(t, third, "a")
 			if since := time.Since(start); since > 11*time.Second || lease.Token() <= a.Token() {
 				t.Errorf("granted after %v with token %d", since, lease.Token())
 			}
 			release(t, lease)
 		})
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		release(t, a)
 		all.Wait()
 	})

@@ -24,7 +24,7 @@ func TestCloseWaitsForTheWork(t *testing.T) {
 				if !errors.Is(context.Cause(ctx), piton.ErrClosed) {
 					t.Errorf("the work ends with %v", context.Cause(ctx))
 				}
-				time.Sleep(4 * time.Second)
+				pass(4 * time.Second)
 				if !isHeld(t, c, "a") {
 					t.Error("the lock was given back before the work returned")
 				}
@@ -70,7 +70,7 @@ func TestCloseEndsThoseWhoWait(t *testing.T) {
 				errs <- err
 			}()
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if err := l.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -166,7 +166,7 @@ func TestAcceptedHeartbeatsLoseNothing(t *testing.T) {
 					opts = append(opts, piton.WithHeartbeat(beat))
 				}
 				lease := acquire(t, newLocker(t, c, opts...), "a")
-				time.Sleep(20 * ttl)
+				pass(20 * ttl)
 				if lease.Err() != nil {
 					t.Errorf("TTL %v, heartbeat %v: %v", ttl, beat, lease.Err())
 				}

@@ -55,7 +55,7 @@ func TestTheCallersEndStopsRenewalAndReleasesAfterTheWork(t *testing.T) {
 					t.Errorf("the work ends with %v, lease %v", context.Cause(ctx), lease.Err())
 				}
 				renewals := c.count(&c.renewals)
-				time.Sleep(14 * time.Second) // rolling back
+				pass(14 * time.Second) // rolling back
 				if !isHeld(t, c, "a") || lease.Err() != nil {
 					t.Error("the lock was given back while the work was rolling back")
 				}
@@ -99,7 +99,7 @@ func TestAWorkThatNeverDrainsEndsWithItsLease(t *testing.T) {
 		err := newLocker(t, c).Do(ctx, "a", func(ctx context.Context, lease *piton.Lease) error {
 			<-lease.Done()
 			lostAt = time.Since(start)
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 			return nil
 		})
 		if lostAt >= ttl || lostAt < ttl-time.Second || !errors.Is(err, piton.ErrLost) {
@@ -162,7 +162,7 @@ func TestAFailedReleaseCanBeRepeated(t *testing.T) {
 		if !errors.Is(err, piton.ErrUnavailable) || !errors.Is(err, errNetwork) || errors.Is(err, piton.ErrLost) {
 			t.Errorf("first release: %v", err)
 		}
-		time.Sleep(15 * time.Second)
+		pass(15 * time.Second)
 		if n := c.count(&c.renewals); n != 0 || lease.Fence() != fence || !isHeld(t, c, "a") {
 			t.Errorf("%d renewals, fence %v, held %v", n, lease.Fence(), isHeld(t, c, "a"))
 		}
@@ -211,7 +211,7 @@ func TestReleaseTellsStatesApart(t *testing.T) {
 			t.Errorf("taken: %v", err)
 		}
 		<-expired.Done()
-		time.Sleep(ttl)
+		pass(ttl)
 		if err := expired.Release(t.Context()); !errors.As(err, &lost) || lost.Reason == piton.ReasonTaken {
 			t.Errorf("expired: %v", err)
 		}
@@ -225,7 +225,7 @@ func TestReleaseTellsStatesApart(t *testing.T) {
 		if err := gone.Release(ctx); !errors.Is(err, piton.ErrUnknown) || !errors.Is(err, context.Canceled) {
 			t.Errorf("with a context that has ended: %v", err)
 		}
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if isHeld(t, c, "gone") {
 			t.Error("the release was not sent")
 		}
@@ -274,12 +274,12 @@ func TestReleaseWhileARenewalIsOnTheWire(t *testing.T) {
 		}))
 		for n := range 500 {
 			lease := acquire(t, l, "a")
-			time.Sleep(300*time.Millisecond + time.Duration(n%31)*10*time.Millisecond)
+			pass(300*time.Millisecond + time.Duration(n%31)*10*time.Millisecond)
 			release(t, lease)
 			if isHeld(t, c, "a") {
 				t.Fatal("held after the release")
 			}
-			time.Sleep(400 * time.Millisecond)
+			pass(400 * time.Millisecond)
 			if isHeld(t, c, "a") {
 				t.Fatal("a late renewal revived the grant")
 			}

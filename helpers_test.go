@@ -75,6 +75,9 @@ var errNetwork = errors.New("connection reset by peer")
 // hang ignores its context, as a stalled socket does.
 func hang(d time.Duration) { time.Sleep(d) }
 
+// pass lets the bubble's time go on.
+func pass(d time.Duration) { time.Sleep(d) }
+
 // bubble runs a test in synctest time, where every sleep is exact. At the end it
 // lets all that hangs return; what is left then is a leak, which fails the test.
 func bubble(t *testing.T, f func(t *testing.T)) {

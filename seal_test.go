@@ -40,7 +40,7 @@ func (s *storage) Seal(ctx context.Context, f piton.Fence) error {
 func TestEveryGuardIsSealedInOrderBeforeTheLeaseIsHandedOut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		first, second := &storage{}, &storage{}
-		first.before = func(context.Context, int) error { time.Sleep(time.Second); return nil }
+		first.before = func(context.Context, int) error { pass(time.Second); return nil }
 		second.before = func(ctx context.Context, _ int) error {
 			f, ok := piton.FenceFromContext(ctx)
 			left, alive := piton.TimeLeft(ctx)
@@ -88,7 +88,7 @@ func TestRepairLiftsTheTokenAboveEveryMark(t *testing.T) {
 				t.Errorf("the repair used another holder id: %v", s)
 			}
 		}
-		time.Sleep(10 * time.Minute) // the heartbeat goes on with the new token
+		pass(10 * time.Minute) // the heartbeat goes on with the new token
 		if err := lease.Err(); err != nil {
 			t.Error(err)
 		}
@@ -116,12 +116,12 @@ func TestRenewalsWaitForARepair(t *testing.T) {
 		s := &storage{mark: piton.Fence{Lock: "a", Token: 50, Holder: "x"}}
 		s.before = func(_ context.Context, n int) error {
 			if n == 1 {
-				time.Sleep(12 * time.Second)
+				pass(12 * time.Second)
 			}
 			return nil
 		}
 		lease := acquire(t, newLocker(t, c, piton.WithGuards(s)), "a")
-		time.Sleep(5 * time.Minute)
+		pass(5 * time.Minute)
 		if len(s.seals) != 2 || lease.Err() != nil || s.seals[0].Holder != s.seals[1].Holder {
 			t.Errorf("seals %v, lease %v", s.seals, lease.Err())
 		}
@@ -167,7 +167,7 @@ func TestOnlyWhoHoldsIsRepaired(t *testing.T) {
 					if !errors.Is(err, piton.ErrHeld) {
 						t.Errorf("got %v; want held", err)
 					}
-					time.Sleep(2 * time.Minute)
+					pass(2 * time.Minute)
 					return
 				}
 				start := time.Now()
@@ -225,7 +225,7 @@ func TestASealThatHangs(t *testing.T) {
 		if _, err := l.Acquire(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 2*time.Minute {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if _, held, _ := c.Get(t.Context(), "a"); held {
 			t.Error("the lock is still held")
 		}

@@ -1,0 +1,2 @@
+// Package rules holds the rules that this repository keeps, as tests.
+package rules
