@@ -64,8 +64,8 @@ func (l *link) dial() *net.TCPConn {
 	server := conn.(*net.TCPConn)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		_ = server.Close()
+	if l.closed { // by a reset; nothing else closes a link that has no server yet
+		abort(server)
 		return nil
 	}
 	l.conns = append(l.conns, server)
@@ -80,6 +80,12 @@ func (l *link) reset() {
 	}
 	l.mu.Unlock()
 	l.close()
+}
+
+// abort closes a connection in such a way that its other end gets a reset.
+func abort(conn *net.TCPConn) {
+	_ = conn.SetLinger(0) // fails on a connection that has ended already
+	_ = conn.Close()
 }
 
 func (l *link) close() {
@@ -206,8 +212,7 @@ func (p *pipe) write(to *net.TCPConn) {
 			_ = to.CloseWrite() // fails when it has gone
 			return
 		case broken:
-			_ = to.SetLinger(0) // fails on a connection that has ended already
-			_ = to.Close()
+			abort(to)
 			return
 		}
 	}

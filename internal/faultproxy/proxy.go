@@ -143,7 +143,7 @@ func (p *Proxy) OnData(f func(dir Direction, data []byte)) {
 	p.hook = f
 }
 
-// Close ends all connections and returns when nothing of the proxy runs any more.
+// Close resets all connections and returns when nothing of the proxy runs any more.
 func (p *Proxy) Close() {
 	p.forget()
 	p.shut()
@@ -161,7 +161,7 @@ func (p *Proxy) shut() {
 	p.cancel()
 	_ = p.listener.Close() // there is nothing else to do about it
 	for l := range p.links {
-		l.close()
+		l.reset()
 	}
 }
 
@@ -173,7 +173,7 @@ func (p *Proxy) accept() {
 		}
 		l := newLink(p, client.(*net.TCPConn))
 		if !p.add(l) {
-			l.close()
+			l.reset()
 			return
 		}
 	}
