@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/pitonlock/piton/internal/servertest"
 )
 
 // helpers are the programs that this test binary can be instead of the tests:
@@ -25,5 +27,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(servertest.Main(m))
 }
