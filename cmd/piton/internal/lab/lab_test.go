@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pitonlock/piton/cmd/piton/internal/backend"
+	"github.com/pitonlock/piton/internal/servertest"
 )
 
 const workerVar = "PITON_LAB_TEST_WORKER"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(parentVar) != "" {
 		beParent()
 	}
-	os.Exit(m.Run())
+	os.Exit(servertest.Main(m))
 }
 
 // config runs this test binary as the workers.
