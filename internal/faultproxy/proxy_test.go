@@ -315,6 +315,29 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	}
 }
 
+func TestCloseWaitsForTheHook(t *testing.T) {
+	p, client, _ := pair(t)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	p.OnData(func(Direction, []byte) {
+		close(entered)
+		<-leave
+	})
+	send(t, client, "x")
+	<-entered
+	closed := make(chan struct{})
+	go func() {
+		p.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+		t.Error("Close has returned while the hook runs")
+	case <-time.After(soon):
+	}
+	close(leave)
+	<-closed
+}
+
 func TestContextEndsProxy(t *testing.T) {
 	s := serve(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -322,6 +345,8 @@ func TestContextEndsProxy(t *testing.T) {
 	must(t, err)
 	client := dial(t, p.Addr())
 	far := s.accepted(t)
+	send(t, client, "x")
+	expect(t, far, "x")
 	cancel()
 	expectError(t, client, 5*time.Second, syscall.ECONNRESET)
 	expectError(t, far, 5*time.Second, syscall.ECONNRESET)

@@ -130,7 +130,11 @@ func TestPauseTreeStopsNewChildrenToo(t *testing.T) {
 			expectStates(t, p, true)
 		}
 		must(t, ResumeTree(pid))
-		expectStates(t, pid, false)
+		for _, p := range append(pids, pid) {
+			if Alive(p) && bytes.Contains(states(p), []byte{stopped}) {
+				t.Errorf("process %d is still stopped after ResumeTree", p)
+			}
+		}
 	}
 }
 

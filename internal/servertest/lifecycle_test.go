@@ -1,3 +1,5 @@
+//go:build linux
+
 package servertest
 
 import (
@@ -8,8 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -118,12 +122,66 @@ func TestKilledRunLeavesNoServer(t *testing.T) {
 	if len(living(pids)) != len(pids) {
 		t.Fatal("sweeping has killed the servers of a living run")
 	}
+	before := memoryOf(t, folder)
+	if !strings.Contains(memory(t), before) {
+		t.Fatalf("PostgreSQL's shared memory %q is not in the system's list:\n%s", before, memory(t))
+	}
 	if err := command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = command.Wait() // it was killed
 	Eventually(t, 5*time.Second, func() bool { return len(living(pids)) == 0 }, "end of all servers")
 	sweptAway(t, folder, pids)
+	if strings.Contains(memory(t), before) {
+		t.Errorf("the killed PostgreSQL's shared memory %q is still there", before)
+	}
+}
+
+// memory is the system's list of shared memory, with single blanks.
+func memory(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/sysvipc/shm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(string(text)), " ")
+}
+
+// memoryOf is key and id of the shared memory of PostgreSQL in the run's folder.
+func memoryOf(t *testing.T, folder string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*/data/postmaster.pid"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("PostgreSQL's pid files: %v, %v; want one", files, err)
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(strings.Split(string(text), "\n")[6]), " ")
+}
+
+// The kernel takes the end of the thread that started a process for the end of
+// the parent.
+func TestServerOutlivesTheStartingThread(t *testing.T) {
+	type started struct {
+		server *Redis
+		err    error
+		thread int
+	}
+	result := make(chan started)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
+		server, err := startRedis()
+		result <- started{server, err, syscall.Gettid()}
+	}()
+	got := <-result
+	server := own(t, got.server, got.err)
+	Eventually(t, 5*time.Second, func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", got.thread))
+		return errors.Is(err, os.ErrNotExist)
+	}, "end of the thread")
+	expectRedis(t, server, "PING", "+PONG")
 }
 
 // A stopped child does not notice that its parent was killed; the next run has to.
@@ -191,6 +249,15 @@ func takesAnotherPort(t *testing.T, s *Server) {
 	})
 	if err != nil || s.Addr() == taken.Addr().String() || len(tries) != 3 {
 		t.Errorf("started on %s with ports %v: %v; want the second port after one failure", s.Addr(), tries, err)
+	}
+}
+
+func TestAnswersOfAnotherServerDoNotCount(t *testing.T) {
+	other, s := StartRedis(t), StartRedis(t)
+	s.Kill(t)
+	s.port = other.port
+	if err := s.launch(); err == nil || !strings.Contains(err.Error(), "Address already in use") {
+		t.Errorf("start on another server's port: %v; want an error", err)
 	}
 }
 
