@@ -134,10 +134,7 @@ func TestTransientErrorIsNotALoss(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "locks.db")
 		l := newLocker(t, openFile(t, path), piton.WithTTL(10*time.Second), piton.WithHeartbeat(2*time.Second))
 		lease := acquire(t, l, "a")
-		foreign, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
-		must(t, err)
-		defer func() { must(t, foreign.Close()) }()
-		tx, err := foreign.Begin()
+		tx, err := openSQLite(t, path).Begin()
 		must(t, err)
 		after(t, 5*time.Second) // over a heartbeat and more
 		must(t, tx.Rollback())

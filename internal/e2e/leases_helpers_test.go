@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"path/filepath"
 	"testing"
@@ -120,4 +121,12 @@ func wantLost(tb testing.TB, err error, reasons ...piton.Reason) *piton.LostErro
 	}
 	tb.Fatalf("lost because %q; want one of %q", lost.Reason, reasons)
 	return nil
+}
+
+func openSQLite(tb testing.TB, path string) *sql.DB {
+	tb.Helper()
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+	must(tb, err)
+	tb.Cleanup(func() { must(tb, db.Close()) })
+	return db
 }
