@@ -8,7 +8,8 @@
 //
 // All locks share one counter, so that a free lock needs no entry: what is kept
 // are the held locks, and those that ended unreleased until the next clean-up,
-// at most as many again.
+// at most as many again. Only a lock whose token a floor of 2^52 or more demanded
+// is remembered for ever: as the counter of all it would use up the numbers.
 package memlock
 
 import (
@@ -30,7 +31,8 @@ type Coordinator struct {
 	clock *clock.Clock
 
 	mu       sync.Mutex
-	last     piton.Token // the greatest token of any lock
+	last     piton.Token            // the greatest token of any lock, but for
+	far      map[string]piton.Token // those far above all others
 	locks    map[string]entry
 	cleanAt  int // clean up when so many are kept
 	watchers map[string]map[chan struct{}]struct{}
@@ -42,11 +44,17 @@ type entry struct {
 	end           time.Duration
 }
 
-const fewLocks = 64 // below it nothing is cleaned up
+const (
+	fewLocks = 64 // below it nothing is cleaned up
+	farToken = piton.Token(1) << 52
+)
 
 // New returns a coordinator without any lock held.
 func New() *Coordinator {
-	return &Coordinator{clock: clock.New(), locks: map[string]entry{}, watchers: map[string]map[chan struct{}]struct{}{}, cleanAt: fewLocks}
+	return &Coordinator{
+		clock: clock.New(), locks: map[string]entry{}, far: map[string]piton.Token{},
+		watchers: map[string]map[chan struct{}]struct{}{}, cleanAt: fewLocks,
+	}
 }
 
 // Acquire implements [piton.Coordinator].
@@ -68,11 +76,16 @@ func (c *Coordinator) Acquire(ctx context.Context, r piton.Request) (piton.Grant
 		return piton.Grant{}, &piton.HeldError{Lock: r.Lock, Owner: e.owner, Token: e.token, Remaining: e.end - now}
 	}
 	if !held || e.token <= r.Floor {
-		next := max(c.last, r.Floor) + 1
-		if next > piton.MaxToken {
+		next := max(c.last, c.far[r.Lock], r.Floor) + 1
+		switch {
+		case next > piton.MaxToken:
 			return piton.Grant{}, fmt.Errorf("memlock: no token above %d is left; want a floor below %d", next-1, piton.MaxToken)
+		case next > farToken:
+			c.far[r.Lock] = next
+		default:
+			c.last = next
 		}
-		c.last, e.token = next, next
+		e.token = next
 	}
 	e.holder, e.owner, e.end = r.Holder, r.Owner, now+r.TTL
 	c.locks[r.Lock] = e

@@ -1,0 +1,443 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pitonlock/piton"
+)
+
+func idempotentPerHolder(ctx context.Context, h Harness) error {
+	c, done, err := h.clients(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer done()
+	r := request(name("idempotent"))
+	r.TTL = h.TTL
+	first, err := take(ctx, c[0], r)
+	if err != nil {
+		return err
+	}
+	pass(ctx, h.TTL/2)
+	asked := time.Now()
+	again, err := take(ctx, c[1], r)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the same holder again: %w", err)
+	case again.Fence != first.Fence:
+		return fmt.Errorf("the same holder got %v, then %v", first.Fence, again.Fence)
+	}
+	for time.Since(asked) < h.TTL*3/4 { // past the end of the first time
+		_, err := c[1].Acquire(ctx, request(r.Lock))
+		if late := time.Since(asked) >= h.TTL*3/4; late {
+			break
+		}
+		if err := wantHeld("a contender while the second time runs", err, again.Token); err != nil {
+			return err
+		}
+		pass(ctx, 5*time.Millisecond)
+	}
+	long := request(name("idempotent"))
+	first, err = take(ctx, c[0], long)
+	if err != nil {
+		return err
+	}
+	long.Floor = first.Token + 1000
+	lifted, err := take(ctx, c[0], long)
+	if err != nil {
+		return fmt.Errorf("the holder, with a floor above its token: %w", err)
+	}
+	kept, err := take(ctx, c[0], long)
+	switch {
+	case err != nil:
+		return err
+	case kept.Token != lifted.Token:
+		return fmt.Errorf("above the floor already, and yet token %d became %d", lifted.Token, kept.Token)
+	}
+	_, err = c[1].Renew(ctx, first)
+	if err := wantLost("renewal of the token before the lift", err, piton.ReasonReplaced, piton.ReasonTaken, piton.ReasonExpired); err != nil {
+		return err
+	}
+	if _, err := c[1].Renew(ctx, kept); err != nil {
+		return fmt.Errorf("renewal of the lifted token: %w", err)
+	}
+	return c[0].Release(ctx, kept)
+}
+
+func tokenGrows(ctx context.Context, h Harness) error {
+	c, done, err := h.clients(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer done()
+	lock, neighbour := name("grows"), name("grows")
+	last := piton.Token(0)
+	next := func(how string, ttl time.Duration, c piton.Coordinator) (piton.Grant, error) {
+		r := request(lock)
+		r.TTL = ttl
+		var g piton.Grant
+		err := until(ctx, "a grant after "+how, func() (bool, error) {
+			var err error
+			g, err = c.Acquire(ctx, r)
+			if errors.Is(err, piton.ErrHeld) {
+				return false, nil
+			}
+			return true, err
+		})
+		if err == nil && g.Token <= last {
+			err = fmt.Errorf("after %s: token %d, before it %d", how, g.Token, last)
+		}
+		last = max(last, g.Token)
+		return g, err
+	}
+	for range 3 {
+		for _, client := range c {
+			g, err := next("release", time.Minute, client)
+			if err != nil {
+				return err
+			}
+			if err := client.Release(ctx, g); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := next("release", h.TTL, c[0]); err != nil {
+		return err
+	}
+	g, err := next("expiry", time.Minute, c[1])
+	if err != nil {
+		return err
+	}
+	if b, ok := c[0].(piton.Breaker); ok {
+		if ok, err := b.Break(ctx, lock, g.Token); !ok || err != nil {
+			return fmt.Errorf("break of the present token: %v, %w", ok, err)
+		}
+	} else if err := c[0].Release(ctx, g); err != nil {
+		return err
+	}
+	if _, err := take(ctx, c[1], request(neighbour)); err != nil {
+		return err
+	}
+	fresh, doneFresh, err := h.clients(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer doneFresh()
+	_, err = next("break, by a client that is new", time.Minute, fresh[0])
+	return err
+}
+
+func floorIsHonoured(ctx context.Context, h Harness) error {
+	c, done, err := h.clients(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, floor := range []piton.Token{1, 1 << 40, 1 << 52, piton.MaxToken - 1<<20} {
+		r := request(name("floor"))
+		r.Floor = floor
+		g, err := take(ctx, c[0], r)
+		if err != nil {
+			return fmt.Errorf("floor %d: %w", floor, err)
+		}
+		if err := c[0].Release(ctx, g); err != nil {
+			return err
+		}
+		next, err := take(ctx, c[0], request(r.Lock))
+		if err != nil || next.Token <= g.Token {
+			return fmt.Errorf("after a floor of %d: token %d after %d, %w", floor, next.Token, g.Token, err)
+		}
+	}
+	r := request(name("floor"))
+	r.Floor = piton.MaxToken
+	_, err = c[0].Acquire(ctx, r)
+	if err == nil || errors.Is(err, piton.ErrHeld) || errors.Is(err, piton.ErrLost) {
+		return fmt.Errorf("a floor of MaxToken: %v; want an error of its own", err)
+	}
+	return wantHolder(ctx, c[0], r.Lock, piton.Grant{})
+}
+
+func renewOnlyOwn(ctx context.Context, h Harness) error {
+	c, done, err := h.clients(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer done()
+	lock := name("renew")
+	short := request(lock)
+	short.TTL = h.TTL
+	old, err := take(ctx, c[0], short)
+	if err != nil {
+		return err
+	}
+	again, err := c[0].Renew(ctx, old)
+	if err != nil || again.Fence != old.Fence || again.TTL <= 0 || again.TTL > h.TTL {
+		return fmt.Errorf("renewal of one's own grant: %v for %v, %w", again.Fence, again.TTL, err)
+	}
+	pass(ctx, h.TTL+50*time.Millisecond)
+	_, err = c[0].Renew(ctx, old)
+	if err := wantLost("renewal of an expired grant", err, piton.ReasonExpired, piton.ReasonTaken); err != nil {
+		return err
+	}
+	if err := wantHolder(ctx, c[1], lock, piton.Grant{}); err != nil {
+		return fmt.Errorf("after the renewal of an expired grant: %w", err)
+	}
+	other := request(lock)
+	other.TTL = 3 * h.TTL
+	next, err := take(ctx, c[1], other)
+	if err != nil {
+		return err
+	}
+	_, err = c[0].Renew(ctx, old)
+	if err := wantLost("renewal when another has the lock", err, piton.ReasonTaken); err != nil {
+		return err
+	}
+	for what, wrong := range map[string]func(*piton.Grant){
+		"another token":  func(g *piton.Grant) { g.Token++ },
+		"another holder": func(g *piton.Grant) { g.Holder = old.Holder },
+		"a free lock":    func(g *piton.Grant) { g.Lock = name("renew") },
+	} {
+		g := next
+		wrong(&g)
+		g.TTL = time.Minute
+		_, err := c[0].Renew(ctx, g)
+		if err := wantLost("renewal with "+what, err, piton.ReasonTaken, piton.ReasonReplaced, piton.ReasonExpired); err != nil {
+			return err
+		}
+		if err := wantHolder(ctx, c[0], lock, next); err != nil {
+			return err
+		}
+	}
+	pass(ctx, 3*h.TTL+50*time.Millisecond) // had one of them counted, it would last a minute
+	return wantHolder(ctx, c[0], lock, piton.Grant{})
+}
+
+func releaseOnlyOwn(ctx context.Context, h Harness) error {
+	c, done, err := h.clients(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer done()
+	lock := name("release")
+	old, err := take(ctx, c[0], request(lock))
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := c[0].Release(ctx, old); err != nil {
+			return fmt.Errorf("release of one's own grant, or its repetition: %w", err)
+		}
+	}
+	next, err := take(ctx, c[1], request(lock))
+	if err != nil {
+		return err
+	}
+	whatever := old
+	whatever.Token = 0
+	wrongToken := next
+	wrongToken.Token++
+	for what, g := range map[string]piton.Grant{"an older grant": old, "whatever an older holder has": whatever, "another token": wrongToken} {
+		err := c[0].Release(ctx, g)
+		if err := wantLost("release of "+what, err, piton.ReasonTaken, piton.ReasonReplaced); err != nil {
+			return err
+		}
+		var lost *piton.LostError
+		if errors.As(err, &lost); g == old && lost.By != next.Token {
+			return fmt.Errorf("release of %s: taken by token %d; want %d", what, lost.By, next.Token)
+		}
+		if err := wantHolder(ctx, c[1], lock, next); err != nil {
+			return fmt.Errorf("after the release of %s: %w", what, err)
+		}
+	}
+	mine := next
+	mine.Token = 0
+	if err := c[1].Release(ctx, mine); err != nil {
+		return fmt.Errorf("release of whatever the holder has: %w", err)
+	}
+	return wantHolder(ctx, c[0], lock, piton.Grant{})
+}
+
+func noSharedClock(ctx context.Context, h Harness) error {
+	c, done, err := h.clients(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, ttl := range []time.Duration{h.TTL, 2 * h.TTL} {
+		r := request(name("clock"))
+		r.TTL = ttl
+		sent := time.Now()
+		g, err := take(ctx, c[0], r)
+		if err != nil {
+			return err
+		}
+		answered := time.Now()
+		if g.TTL < ttl-50*time.Millisecond {
+			return fmt.Errorf("a TTL of %v was granted for %v", g.TTL, ttl)
+		}
+		contender := request(r.Lock)
+		var asked time.Time
+		err = until(ctx, "the end of a crashed holder's grant", func() (bool, error) {
+			asked = time.Now()
+			_, err := c[1].Acquire(ctx, contender)
+			if errors.Is(err, piton.ErrHeld) {
+				var held *piton.HeldError
+				if errors.As(err, &held) && held.Remaining > ttl {
+					return true, fmt.Errorf("%v remain of %v", held.Remaining, ttl)
+				}
+				return false, nil
+			}
+			return true, err
+		})
+		if err != nil {
+			return err
+		}
+		if granted := time.Since(sent); granted < g.TTL {
+			return fmt.Errorf("granted to the next %v after the request for %v", granted, g.TTL)
+		}
+		if late := asked.Sub(answered); late > ttl+time.Second {
+			return fmt.Errorf("still held %v after a grant of %v", late, ttl)
+		}
+	}
+	return nil
+}
+
+func oddNames(ctx context.Context, h Harness) error {
+	c, done, err := h.clients(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer done()
+	names := differentNames()
+	grants := make([]piton.Grant, len(names))
+	for i, lock := range names {
+		if grants[i], err = take(ctx, c[0], request(lock)); err != nil {
+			return fmt.Errorf("with other names held: %w", err)
+		}
+	}
+	for i, lock := range names {
+		if err := wantHolder(ctx, c[1], lock, grants[i]); err != nil {
+			return err
+		}
+		if _, err := c[1].Renew(ctx, grants[i]); err != nil {
+			return fmt.Errorf("renewal of %q: %w", lock, err)
+		}
+	}
+	if i, ok := c[1].(piton.Inspector); ok {
+		list, err := i.List(ctx, names[0], 0)
+		if err != nil || len(list) != len(names) {
+			return fmt.Errorf("%d of %d names are listed: %w", len(list), len(names), err)
+		}
+		for n, held := range list {
+			if n > 0 && list[n-1].Lock >= held.Lock {
+				return fmt.Errorf("%q is listed after %q", held.Lock, list[n-1].Lock)
+			}
+		}
+	}
+	for i := range names {
+		if err := c[0].Release(ctx, grants[i]); err != nil {
+			return err
+		}
+		if i+1 < len(names) {
+			if err := wantHolder(ctx, c[1], names[i+1], grants[i+1]); err != nil {
+				return fmt.Errorf("after the release of %q: %w", names[i], err)
+			}
+		}
+	}
+	for _, bad := range []string{"", strings.Repeat("x", piton.MaxLockBytes+1), "a\x00b", "\xff", "\xed\xa0\x80"} {
+		_, err := c[0].Acquire(ctx, request(bad))
+		if err == nil || errors.Is(err, piton.ErrHeld) {
+			return fmt.Errorf("the name %.20q: %v; want it refused", bad, err)
+		}
+	}
+	return nil
+}
+
+func oneHolder(ctx context.Context, h Harness) error {
+	const contenders, turns = 4, 15
+	c, done, err := h.clients(ctx, contenders)
+	if err != nil {
+		return err
+	}
+	defer done()
+	lock := name("one holder")
+	var inside atomic.Int64
+	var last piton.Token // by whoever holds
+	errs := make([]error, contenders)
+	var all sync.WaitGroup
+	for i := range c {
+		all.Go(func() {
+			errs[i] = func() error {
+				l, err := piton.New(c[i], piton.WithOwner("the same for all"))
+				if err != nil {
+					return err
+				}
+				for range turns {
+					err := l.Do(ctx, lock, func(_ context.Context, lease *piton.Lease) error {
+						defer inside.Add(-1)
+						if n := inside.Add(1); n > 1 {
+							return fmt.Errorf("%d hold at once", n)
+						}
+						if lease.Token() <= last {
+							return fmt.Errorf("token %d after %d", lease.Token(), last)
+						}
+						last = lease.Token()
+						return nil
+					})
+					if err != nil {
+						return err
+					}
+				}
+				return l.Close(ctx)
+			}()
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func wakeUp(ctx context.Context, h Harness) error {
+	c, done, err := h.clients(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer done()
+	w, ok := c[1].(piton.Waiter)
+	if !ok {
+		return nil // waiting is by polling then, which the other laws cover
+	}
+	lock := name("wake up")
+	var hints []<-chan struct{}
+	for range 3 {
+		hint, stop, err := w.Watch(ctx, lock)
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+		defer stop()
+		defer stop()
+		hints = append(hints, hint)
+	}
+	for range 3 {
+		g, err := take(ctx, c[0], request(lock))
+		if err != nil {
+			return err
+		}
+		if err := c[0].Release(ctx, g); err != nil {
+			return err
+		}
+		for i, hint := range hints {
+			select {
+			case <-hint:
+			case <-ctx.Done():
+				return fmt.Errorf("watcher %d was not told of a release", i)
+			}
+		}
+	}
+	return nil
+}
