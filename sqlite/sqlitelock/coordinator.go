@@ -121,7 +121,8 @@ func (c *Coordinator) refuse(lock, holder string, now int64) error {
 	return &piton.HeldError{Lock: lock, Owner: row.Owner, Token: row.Token, Remaining: row.Remaining}
 }
 
-// Renew starts the time of the grant anew, with the TTL that it was granted with.
+// Renew starts the time of exactly this grant anew, as [piton.Coordinator]
+// describes it.
 func (c *Coordinator) Renew(ctx context.Context, g piton.Grant) (piton.Grant, error) {
 	err := c.write(ctx, "renew", g.Lock, func(now int64) (err error) {
 		g, err = c.renewOne(g, now)
@@ -159,9 +160,12 @@ func (c *Coordinator) RenewBatch(ctx context.Context, grants []piton.Grant) []pi
 }
 
 func (c *Coordinator) renewOne(g piton.Grant, now int64) (piton.Grant, error) {
+	if g.TTL <= 0 {
+		return piton.Grant{}, fmt.Errorf("TTL %v of a renewal; want more than 0", g.TTL)
+	}
 	var ttl int64
 	err := c.renew.QueryRowContext(background,
-		sql.Named("lock", g.Lock), sql.Named("token", int64(g.Token)), sql.Named("holder", g.Holder),
+		sql.Named("lock", g.Lock), sql.Named("token", int64(g.Token)), sql.Named("holder", g.Holder), sql.Named("ttl", int64(g.TTL)),
 		sql.Named("now", now), sql.Named("boot", c.machine.bootID)).Scan(&ttl)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

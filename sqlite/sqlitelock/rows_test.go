@@ -10,10 +10,7 @@ import (
 )
 
 func TestNothingLeftOfManyNames(t *testing.T) {
-	names := 200_000
-	if testing.Short() {
-		names = 30_000
-	}
+	const names = mostRows + 3000 // for a million see internal/e2e
 	path, clock := newPath(t), new(fakeMachine)
 	clock.pass(time.Hour)
 	c := openWith(t, path, clock.boot("boot-1"))

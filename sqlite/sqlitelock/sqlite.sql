@@ -94,7 +94,7 @@ DELETE FROM piton_locks WHERE lock IN (
     LIMIT :few)
 
 -- name: renew
-UPDATE piton_locks SET ends_boot_ns = :now + ttl_ns
+UPDATE piton_locks SET ends_boot_ns = :now + :ttl, ttl_ns = :ttl
 WHERE lock = :lock AND token = :token AND holder = :holder AND boot_id = :boot AND ends_boot_ns > :now
 RETURNING ttl_ns
 

@@ -127,7 +127,7 @@ func TestRenewOnlyOwn(t *testing.T) {
 	stranger.Holder = "h2"
 	_, err := c.Renew(ctx, stranger)
 	wantLost(t, err, piton.ReasonTaken, g.Token)
-	_, err = c.Renew(ctx, piton.Grant{Fence: piton.Fence{Lock: "missing", Token: 1, Holder: "h1"}})
+	_, err = c.Renew(ctx, piton.Grant{Fence: piton.Fence{Lock: "missing", Token: 1, Holder: "h1"}, TTL: time.Second})
 	wantLost(t, err, piton.ReasonExpired, 0)
 	if held, ok, err := c.Get(ctx, "missing"); ok || err != nil {
 		t.Fatal("a renewal created", held, err)
