@@ -367,8 +367,7 @@ func oneHolder(ctx context.Context, h Harness) error {
 	}
 	defer done()
 	lock := name("one holder")
-	var inside atomic.Int64
-	var last piton.Token // by whoever holds
+	var inside, last atomic.Int64
 	errs := make([]error, contenders)
 	var all sync.WaitGroup
 	for i := range c {
@@ -384,10 +383,10 @@ func oneHolder(ctx context.Context, h Harness) error {
 						if n := inside.Add(1); n > 1 {
 							return fmt.Errorf("%d hold at once", n)
 						}
-						if lease.Token() <= last {
-							return fmt.Errorf("token %d after %d", lease.Token(), last)
+						if before := last.Swap(int64(lease.Token())); int64(lease.Token()) <= before {
+							return fmt.Errorf("token %d after %d", lease.Token(), before)
 						}
-						last = lease.Token()
+						pass(ctx, time.Millisecond) // long enough for others to come in
 						return nil
 					})
 					if err != nil {
