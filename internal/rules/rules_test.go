@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/pitonlock/piton/guardtest"
+	"github.com/pitonlock/piton/locktest"
 )
 
 const (
@@ -196,6 +197,9 @@ func TestEveryLawIsInTheGuarantees(t *testing.T) {
 
 func lawTexts() map[string]string {
 	laws := map[string]string{}
+	for _, law := range locktest.Laws {
+		laws[law.Name] = law.Text
+	}
 	for _, law := range guardtest.Laws {
 		laws[law.Name] = law.Text
 	}
