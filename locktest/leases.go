@@ -206,4 +206,3 @@ func unknownIsNotNo(ctx context.Context, h Harness) error {
 	}
 	return errors.Join(wantHolder(ctx, c[1], lock, piton.Grant{}), wantHolder(ctx, c[1], second, piton.Grant{}))
 }
-

@@ -259,4 +259,3 @@ func releaseOnlyOwn(ctx context.Context, h Harness) error {
 	}
 	return wantHolder(ctx, c[0], lock, piton.Grant{})
 }
-
