@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -289,6 +290,39 @@ func TestReleaseWhileARenewalIsOnTheWire(t *testing.T) {
 		}
 		if lost.Load() > 0 {
 			t.Errorf("%d losses were signalled", lost.Load())
+		}
+	})
+}
+
+// D34: a slow coordinator, many cycles: nothing piles up.
+func TestASlowCoordinatorLeavesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		slow := func() { hang(3 * time.Second) }
+		c.onAcquire = func(ctx context.Context, _ int, _ piton.Request, call acquireCall) (piton.Grant, error) {
+			slow()
+			return call(context.WithoutCancel(ctx))
+		}
+		c.onRenew = func(ctx context.Context, _ int, _ piton.Grant, call renewCall) (piton.Grant, error) {
+			slow()
+			return call(context.WithoutCancel(ctx))
+		}
+		c.onRelease = func(ctx context.Context, _ int, _ piton.Grant, call releaseCall) error {
+			slow()
+			return call(context.WithoutCancel(ctx))
+		}
+		l := newLocker(t, c, piton.WithHeartbeat(500*time.Millisecond))
+		before, most := runtime.NumGoroutine(), 0
+		for n := range 200 {
+			lease := acquire(t, l, fmt.Sprint("name ", n%20))
+			pass(2 * time.Second)
+			most = max(most, runtime.NumGoroutine())
+			if err := lease.Release(t.Context()); err != nil && !errors.Is(err, piton.ErrLost) {
+				t.Fatal(err)
+			}
+		}
+		if most > before+20 {
+			t.Errorf("up to %d goroutines, %d before", most, before)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 // releaseBound limits how long one release keeps trying. What is not released
 // ends by itself within its TTL.
-const releaseBound = 5 * time.Second
+const releaseBound = 6 * time.Second
 
 // Lease is a lock that was handed out. Its heartbeat renews it until it is
 // released or lost. A Lease is safe for concurrent use.

@@ -214,7 +214,7 @@ func (l *Locker) giveBack(ctx context.Context, g Grant) error {
 	const tries = 3
 	pause := 20 * time.Millisecond
 	for n := 1; ; n++ {
-		err := l.sendRelease(ctx, g, tries)
+		err := l.sendRelease(ctx, g)
 		if err == nil || errors.Is(err, ErrLost) || n == tries || ctx.Err() != nil {
 			return err
 		}
@@ -227,10 +227,12 @@ func (l *Locker) giveBack(ctx context.Context, g Grant) error {
 	}
 }
 
-// sendRelease makes one call that is given a share of the time, whether or not
-// the driver heeds its context.
-func (l *Locker) sendRelease(ctx context.Context, g Grant, shares int) error {
-	ctx, cancel := context.WithTimeout(ctx, min(releaseBound, l.ttl)/time.Duration(shares))
+// sendRelease makes one call that is given two thirds of the time that is left,
+// whether or not the driver heeds its context: a slow answer is better than
+// none, and there is time for another try when it hangs.
+func (l *Locker) sendRelease(ctx context.Context, g Grant) error {
+	deadline, _ := ctx.Deadline() // every caller has set one
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)*2/3)
 	answer := make(chan error, 1)
 	go func() {
 		defer cancel()

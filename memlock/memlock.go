@@ -3,8 +3,8 @@
 // nothing when the program ends; with a guard attached the tokens heal on the
 // first acquisition afterwards, as after any coordinator's loss of memory.
 //
-// Time is the machine's own, sleep included (see the package piton on clocks).
-// Within a testing/synctest bubble it is the bubble's time.
+// Time is Go's monotonic clock, and that of the bubble within testing/synctest.
+// It stands still while the machine sleeps; leases, whose clock goes on, end first.
 //
 // All locks share one counter, so that a free lock needs no entry: what is kept
 // are the held locks, and those that ended unreleased until the next clean-up,
@@ -52,7 +52,7 @@ const (
 // New returns a coordinator without any lock held.
 func New() *Coordinator {
 	return &Coordinator{
-		clock: clock.New(), locks: map[string]entry{}, far: map[string]piton.Token{},
+		clock: clock.NewWith(nil), locks: map[string]entry{}, far: map[string]piton.Token{},
 		watchers: map[string]map[chan struct{}]struct{}{}, cleanAt: fewLocks,
 	}
 }
