@@ -10,11 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/internal/process"
 	"github.com/pitonlock/piton/sqlguard"
 )
 
@@ -120,20 +120,14 @@ func (h *holder) line() string {
 // freeze stops the process and waits until it really is stopped.
 func (h *holder) freeze() {
 	h.tb.Helper()
-	must(h.tb, h.cmd.Process.Signal(syscall.SIGSTOP))
-	eventually(h.tb, func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.cmd.Process.Pid))
-		must(h.tb, err)
-		_, state, _ := strings.Cut(string(stat), ") ")
-		return strings.HasPrefix(state, "T")
-	}, "the holder does not stop")
+	must(h.tb, process.Pause(h.cmd.Process.Pid))
 }
 
 // thaw leaves the order to go on in the pipe and lets the process run.
 func (h *holder) thaw() {
 	h.tb.Helper()
 	_, err := io.WriteString(h.in, "go\n")
-	must(h.tb, err, h.cmd.Process.Signal(syscall.SIGCONT))
+	must(h.tb, err, process.Resume(h.cmd.Process.Pid))
 }
 
 // Field fault D08: a holder stopped before its write wakes up after its
