@@ -136,6 +136,22 @@ func TestTestsDoNotSleep(t *testing.T) {
 	}
 }
 
+// NoSharedClock: what is never turned into a number cannot be compared with
+// another machine's time.
+func TestNobodyReadsTheWallClock(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test() || strings.HasPrefix(s.path, "cmd/") || strings.HasPrefix(s.path, "internal/") {
+			continue
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && strings.HasPrefix(sel.Sel.Name, "Unix") {
+				t.Errorf("%s uses %s", s.path, sel.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
 func calls(file *ast.File, pkg, name string) bool {
 	found := false
 	ast.Inspect(file, func(n ast.Node) bool {
