@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -21,6 +23,11 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv("PITON_TEST_MAIN") != "" {
 		main()
+	}
+	if filepath.Base(os.Args[0]) != "piton" {
+		// Under nohup programs inherit that HUP is ignored, which piton respects;
+		// those that a Go program starts while it handles HUP do not.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	testscript.Main(m, map[string]func(){"piton": main})
 }

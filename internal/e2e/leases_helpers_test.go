@@ -53,7 +53,7 @@ func openFile(tb testing.TB, path string) *sqlitelock.Coordinator {
 
 func onRedis(tb testing.TB, addr string) *redislock.Coordinator {
 	tb.Helper()
-	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, PoolSize: 100})
 	c, err := redislock.New(client)
 	if err != nil {
 		tb.Fatal(err)
