@@ -274,9 +274,3 @@ func TestCheckWarnsOfEviction(t *testing.T) {
 		}
 	}
 }
-
-func Example() {
-	// See package piton: piton.New(coordinator, piton.WithGuards(...)).
-	fmt.Println(redislock.Idle)
-	// Output: 1h0m0s
-}
