@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pitonlock/piton"
@@ -57,6 +58,7 @@ func TestObserversSeeTheLifeOfALease(t *testing.T) {
 			piton.EventWaiting, piton.EventRepaired, piton.EventAcquired, piton.EventRenewed, piton.EventRenewalFailed, piton.EventRenewed,
 			piton.EventLost, piton.EventReleased,
 		}
+		synctest.Wait() // for those that are still being told
 		mu.Lock()
 		defer mu.Unlock()
 		kinds := slices.Compact(slices.Clone(seen))
