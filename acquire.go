@@ -173,9 +173,9 @@ func (a *acquisition) watch(ctx context.Context) bool {
 		err   error
 	}
 	watchCtx, cancel := context.WithTimeout(ctx, a.patience())
+	defer cancel()
 	answer := make(chan subscription, 1)
 	go func() {
-		defer cancel()
 		var s subscription
 		s.hints, s.stop, s.err = waiter.Watch(watchCtx, a.lock)
 		answer <- s
@@ -285,11 +285,11 @@ func (a *acquisition) send(ctx context.Context, r Request) (g Grant, sent time.D
 		err   error
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.patience())
+	defer cancel()
 	answer, done := make(chan reply, 1), make(chan struct{})
 	sent = a.clock.Now()
 	go func() {
 		defer close(done)
-		defer cancel()
 		g, err := a.coord.Acquire(ctx, r)
 		answer <- reply{g, err}
 	}()

@@ -233,11 +233,9 @@ func (l *Locker) giveBack(ctx context.Context, g Grant) error {
 func (l *Locker) sendRelease(ctx context.Context, g Grant) error {
 	deadline, _ := ctx.Deadline() // every caller has set one
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)*2/3)
+	defer cancel()
 	answer := make(chan error, 1)
-	go func() {
-		defer cancel()
-		answer <- l.coord.Release(ctx, g)
-	}()
+	go func() { answer <- l.coord.Release(ctx, g) }()
 	select {
 	case err := <-answer:
 		return err

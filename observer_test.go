@@ -36,7 +36,7 @@ func TestObserversSeeTheLifeOfALease(t *testing.T) {
 			if e.Lock != "a" || e.Holder == "" {
 				t.Errorf("event %+v", e)
 			}
-			if e.Kind == piton.EventReleased {
+			if e.Kind == piton.EventLost || e.Kind == piton.EventReleased {
 				return
 			}
 			if _, err := l.TryAcquire(context.Background(), "a"); err == nil {
