@@ -10,7 +10,7 @@ import (
 )
 
 // Worker adds an amount to one account again and again, each time under the
-// account's lock, whose lease the Locker renews meanwhile.
+// account's lock.
 type Worker struct {
 	Locker     *piton.Locker
 	Repository *Repository
@@ -21,52 +21,46 @@ type Worker struct {
 	Log        *slog.Logger
 }
 
-// Run works until ctx ends and returns nil when nothing is left behind then: the
-// transaction is rolled back, the lock given back. An account that does not exist
-// is an error at once. Whatever else fails is logged, and the next round comes.
+// Run works until ctx ends, which is no error, or until the account turns out not
+// to exist. What fails otherwise is logged and done again the next time.
 func (w *Worker) Run(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		err := w.once(ctx)
-		left := errors.Is(err, piton.ErrUnknown) || errors.Is(err, piton.ErrUnavailable)
 		switch {
-		case errors.Is(err, ErrNoAccount), ctx.Err() != nil && left:
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, ErrNoAccount):
 			return err
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, piton.ErrUnknown): // never repeat what may have been done
-			w.Log.Error("perhaps added, perhaps not", "err", err)
 		case errors.Is(err, piton.ErrStale):
 			w.Log.Warn("refused by the storage", "err", err)
-		case err != nil:
+		case errors.Is(err, piton.ErrUnknown):
+			w.Log.Warn("perhaps added, perhaps not", "err", err)
+		default:
 			w.Log.Warn("not added", "err", err)
 		}
 		select {
 		case <-time.After(w.Every):
 		case <-ctx.Done():
-			return nil
 		}
 	}
+	return nil
 }
 
-// once makes one addition. When ctx ends, Do stops the renewal and ends the work's
-// context; MutateWithFencing rolls back and returns; then Do releases the lock.
 func (w *Worker) once(ctx context.Context) error {
 	return w.Locker.Do(ctx, LockName(w.Account), func(ctx context.Context, lease *piton.Lease) error {
-		log := w.Log.With("account", w.Account, "token", lease.Token())
-		balance, err := w.Repository.MutateWithFencing(ctx, lease.Fence(), w.Account, func(ctx context.Context, balance int64) (int64, error) {
-			log.Info("read", "balance", balance)
+		balance, err := w.Repository.MutateWithFencing(ctx, lease.Fence(), w.Account, w.Amount, func(ctx context.Context, balance int64) error {
+			w.Log.Info("read", "balance", balance, "token", lease.Token())
 			select {
-			case <-time.After(w.Think): // the work proper: it heeds ctx
-				return w.Amount, nil
+			case <-time.After(w.Think):
+				return nil
 			case <-ctx.Done():
-				return 0, context.Cause(ctx)
+				return context.Cause(ctx)
 			}
 		})
 		switch {
 		case err == nil:
-			log.Info("added", "balance", balance)
-		case ctx.Err() != nil && !errors.Is(err, piton.ErrUnknown):
-			log.Info("rolled back", "because", context.Cause(ctx))
+			w.Log.Info("added", "balance", balance, "token", lease.Token())
+		case ctx.Err() != nil:
+			w.Log.Info("rolled back", "token", lease.Token(), "because", context.Cause(ctx))
 		}
 		return err
 	})
