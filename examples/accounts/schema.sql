@@ -1,9 +1,11 @@
 -- last_fencing_token is the newest token that has written or sealed the row,
 -- last_fencing_holder whose it was: after a coordinator lost its memory two
--- holders may have the same number, and only the first is to get in.
+-- holders may have one number, and only the first of them is to get in.
+-- A table that exists already gets them by ALTER TABLE ... ADD COLUMN.
+SELECT pg_advisory_xact_lock(7013001); -- CREATE ... IF NOT EXISTS fails when two run at once
 CREATE TABLE IF NOT EXISTS account_balances (
-    id                  BIGINT PRIMARY KEY,
-    balance             BIGINT NOT NULL,
-    last_fencing_token  BIGINT NOT NULL DEFAULT 0,
-    last_fencing_holder TEXT
-)
+    id                  bigint PRIMARY KEY,
+    balance             bigint NOT NULL DEFAULT 0,
+    last_fencing_token  bigint NOT NULL DEFAULT 0,
+    last_fencing_holder text
+);
