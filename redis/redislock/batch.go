@@ -22,39 +22,41 @@ func (c *Coordinator) RenewBatch(ctx context.Context, grants []piton.Grant) []pi
 }
 
 func (c *Coordinator) pipeline(ctx context.Context, grants []piton.Grant, results []piton.RenewResult) {
-	unknown := c.send(ctx, grants, results)
-	if !unknown {
+	all := make([]int, len(grants))
+	for i := range all {
+		all[i] = i
+	}
+	refused := c.send(ctx, grants, results, all)
+	if len(refused) == 0 {
 		return
 	}
-	// The server has lost the script. Renewing twice does no harm, so the whole
-	// pipeline is sent again.
+	// The server has lost the script, perhaps halfway. Only what it refused is sent
+	// again, so that a renewal that was carried out keeps its result.
 	if err := renewScript.Load(ctx, c.client).Err(); err == nil {
-		c.send(ctx, grants, results)
+		c.send(ctx, grants, results, refused)
 	}
 }
 
-// send renews by one pipeline. unknown says that the server did not know the script.
-func (c *Coordinator) send(ctx context.Context, grants []piton.Grant, results []piton.RenewResult) (unknown bool) {
+// send renews some of the grants by one pipeline. It returns those for which the
+// server did not know the script.
+func (c *Coordinator) send(ctx context.Context, grants []piton.Grant, results []piton.RenewResult, which []int) (refused []int) {
 	pipe := c.client.Pipeline()
-	commands := make([]*redis.Cmd, len(grants))
-	for i, g := range grants {
-		if err := checkGrant(g); err != nil {
+	commands := make(map[int]*redis.Cmd, len(which))
+	for _, i := range which {
+		if err := checkGrant(grants[i]); err != nil {
 			results[i] = piton.RenewResult{Err: err}
 			continue
 		}
-		keys, args := renewal(g)
+		keys, args := renewal(grants[i])
 		commands[i] = renewScript.EvalSha(ctx, pipe, keys, args...)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for i, command := range commands {
-		if command == nil {
-			continue
-		}
 		reply, err := command.Slice()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			unknown = true
+			refused = append(refused, i)
 		}
 		results[i].Grant, results[i].Err = renewed(grants[i], reply, err)
 	}
-	return unknown
+	return refused
 }

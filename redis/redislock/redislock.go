@@ -56,6 +56,7 @@ func New(c redis.UniversalClient) (*Coordinator, error) {
 		return nil, errors.New("redislock: New was given a nil client")
 	}
 	co := &Coordinator{client: c}
+	co.hints.done = make(chan struct{})
 	co.hints.open = func(ctx context.Context) *redis.PubSub { return c.Subscribe(ctx) }
 	return co, nil
 }

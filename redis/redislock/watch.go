@@ -12,9 +12,9 @@ import (
 
 // Watch implements [piton.Waiter]. All watchers of a Coordinator share one
 // connection, which is made for the first and closed with the last. Watch returns
-// when the server has confirmed the subscription, or with ctx's error. After the
-// connection was lost and made anew every watcher gets a hint, since releases may
-// have been missed.
+// when the server has confirmed the subscription, or with ctx's error, or with
+// [piton.ErrClosed] when the Coordinator is closed. After the connection was lost
+// and made anew every watcher gets a hint, since releases may have been missed.
 func (c *Coordinator) Watch(ctx context.Context, lock string) (<-chan struct{}, func(), error) {
 	if err := piton.ValidateLock(lock); err != nil {
 		return nil, nil, err
@@ -25,6 +25,7 @@ func (c *Coordinator) Watch(ctx context.Context, lock string) (<-chan struct{}, 
 // hints shares one subscribing connection among watchers.
 type hints struct {
 	open func(ctx context.Context) *redis.PubSub
+	done chan struct{} // closed by close
 
 	mu       sync.Mutex
 	pubsub   *redis.PubSub // nil while nobody watches
@@ -57,6 +58,9 @@ func (h *hints) watch(ctx context.Context, name string) (<-chan struct{}, func()
 	case <-ctx.Done():
 		stop()
 		return nil, nil, context.Cause(ctx)
+	case <-h.done:
+		stop()
+		return nil, nil, piton.ErrClosed
 	}
 }
 
@@ -133,7 +137,10 @@ func (h *hints) settle(name string) {
 
 func (h *hints) close() error {
 	h.mu.Lock()
-	h.closed = true
+	if !h.closed {
+		h.closed = true
+		close(h.done)
+	}
 	pubsub := h.pubsub
 	h.pubsub, h.channels = nil, nil
 	h.mu.Unlock()
