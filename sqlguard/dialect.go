@@ -3,7 +3,8 @@ package sqlguard
 import (
 	_ "embed"
 	"fmt"
-	"strings"
+
+	"github.com/pitonlock/piton/internal/sqlfile"
 )
 
 // Dialect says which SQL a database speaks.
@@ -40,27 +41,7 @@ var mysqlSQL string
 var sqliteSQL string
 
 var statements = map[Dialect]map[string]string{
-	Postgres: named(postgresSQL),
-	MySQL:    named(mysqlSQL),
-	SQLite:   named(sqliteSQL),
-}
-
-// named splits a file into its statements, each headed by a line "-- name: X".
-// Other comment lines are for readers and are left out.
-func named(file string) map[string]string {
-	byName := map[string]string{}
-	name := ""
-	for line := range strings.Lines(file) {
-		if after, ok := strings.CutPrefix(line, "-- name: "); ok {
-			name = strings.TrimSpace(after)
-			continue
-		}
-		if !strings.HasPrefix(line, "--") {
-			byName[name] += line
-		}
-	}
-	for name, statement := range byName {
-		byName[name] = strings.TrimSpace(statement)
-	}
-	return byName
+	Postgres: sqlfile.Named(postgresSQL),
+	MySQL:    sqlfile.Named(mysqlSQL),
+	SQLite:   sqlfile.Named(sqliteSQL),
 }

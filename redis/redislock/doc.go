@@ -7,7 +7,7 @@
 // percent-escaped.
 //
 //	piton:{LOCK}:lock    hash of holder, owner and token; expires with the lease
-//	piton:{LOCK}:token   the last token; expires an hour ([Idle]) after its last grant
+//	piton:{LOCK}:token   the last token; expires an hour ([Idle]) after the last grant or renewal
 //	piton:{LOCK}:end     channel on which releases are told
 //
 // So nothing is left of a name an hour after it was last used, however many names

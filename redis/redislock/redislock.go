@@ -22,7 +22,7 @@ var (
 	_ piton.Breaker      = (*Coordinator)(nil)
 )
 
-// Idle is how long the counter of a lock outlives its last grant.
+// Idle is how long the counter of a lock outlives its last grant or renewal.
 const Idle = time.Hour
 
 var (
@@ -128,7 +128,7 @@ func (c *Coordinator) Renew(ctx context.Context, g piton.Grant) (piton.Grant, er
 }
 
 func renewal(g piton.Grant) (keys []string, args []any) {
-	return []string{key(g.Lock, "lock")}, []any{g.Holder, int64(g.Token), milliseconds(g.TTL)}
+	return []string{key(g.Lock, "lock"), key(g.Lock, "token")}, []any{g.Holder, int64(g.Token), milliseconds(g.TTL), Idle.Milliseconds()}
 }
 
 func renewed(g piton.Grant, reply []any, err error) (piton.Grant, error) {

@@ -103,9 +103,13 @@ func TestRenewOnlyOwn(t *testing.T) {
 	if left := client.PTTL(t.Context(), "piton:{a}:lock").Val(); left > 20*time.Second {
 		t.Errorf("a renewal that was refused moved the end to %v", left)
 	}
+	must(t, client.PExpire(t.Context(), "piton:{a}:token", time.Minute).Err())
 	again, err := c.Renew(t.Context(), next)
 	if err != nil || again != next {
 		t.Errorf("own renewal: %v, %v", again, err)
+	}
+	if left := client.PTTL(t.Context(), "piton:{a}:token").Val(); left <= time.Minute {
+		t.Errorf("the counter of a lock that is held ends in %v", left)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitonlock/piton/internal/sqlfile"
 	_ "modernc.org/sqlite" // the driver
 )
 
@@ -28,22 +29,7 @@ const (
 //go:embed sqlite.sql
 var sqlFile string
 
-var statements = named(sqlFile)
-
-// named splits the file into its statements, each headed by a line "-- name: X".
-// Other comment lines are for readers and are left out.
-func named(file string) map[string]string {
-	byName := map[string]string{}
-	name := ""
-	for line := range strings.Lines(file) {
-		if after, ok := strings.CutPrefix(line, "-- name: "); ok {
-			name = strings.TrimSpace(after)
-		} else if !strings.HasPrefix(line, "--") {
-			byName[name] += line
-		}
-	}
-	return byName
-}
+var statements = sqlfile.Named(sqlFile)
 
 // machine is the seam for time: the id of the present boot and its clock in ns.
 type machine struct {

@@ -99,7 +99,7 @@ type sqliteServer struct {
 }
 
 func newSQLiteServer(db *sql.DB, prefix string) *sqliteServer {
-	return &sqliteServer{db: db, sql: named(embeddedSQL, prefix, false)}
+	return &sqliteServer{db: db, sql: prepared(embeddedSQL, prefix, false)}
 }
 
 func (s *sqliteServer) prepare(ctx context.Context) error {

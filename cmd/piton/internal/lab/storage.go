@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/internal/sqlfile"
 	"github.com/pitonlock/piton/sqlguard"
 )
 
@@ -34,23 +35,15 @@ type storage struct {
 }
 
 func newStorage(db *sql.DB, guard *sqlguard.Guard, d sqlguard.Dialect, prefix string) *storage {
-	return &storage{db: db, guard: guard, dialect: d, prefix: prefix, sql: named(storageSQL, prefix, d == sqlguard.Postgres)}
+	return &storage{db: db, guard: guard, dialect: d, prefix: prefix, sql: prepared(storageSQL, prefix, d == sqlguard.Postgres)}
 }
 
-// named splits a file into the statements that its "-- name:" lines head and
-// fills in the prefix.
-func named(file, prefix string, numbered bool) map[string]string {
-	byName := map[string]string{}
-	name := ""
-	for line := range strings.Lines(file) {
-		if after, ok := strings.CutPrefix(line, "-- name: "); ok {
-			name = strings.TrimSpace(after)
-		} else if !strings.HasPrefix(line, "--") {
-			byName[name] += line
-		}
-	}
+// prepared are the statements of a file with the prefix filled in and, where the
+// database wants it, the placeholders numbered.
+func prepared(file, prefix string, numbered bool) map[string]string {
+	byName := sqlfile.Named(file)
 	for name, text := range byName {
-		text = strings.TrimSpace(strings.ReplaceAll(text, "{}", prefix))
+		text = strings.ReplaceAll(text, "{}", prefix)
 		for n := 1; numbered && strings.Contains(text, "?"); n++ {
 			text = strings.Replace(text, "?", "$"+strconv.Itoa(n), 1)
 		}
