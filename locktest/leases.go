@@ -107,6 +107,9 @@ func sealedBeforeUse(ctx context.Context, h Harness) error {
 }
 
 func tokenHeals(ctx context.Context, h Harness) error {
+	if h.Forget == nil {
+		return fmt.Errorf("%w: the harness has no Forget", ErrNotShown)
+	}
 	s := &storage{}
 	l, done, err := h.lockers(ctx, 2, piton.WithGuards(s))
 	if err != nil {
@@ -180,29 +183,59 @@ func unknownIsNotNo(ctx context.Context, h Harness) error {
 			return err
 		}
 	}
-	// No reply comes at all, and the caller gives up.
-	silent := tap{Coordinator: c[0]}
-	silent.acquire = func(ctx context.Context, r piton.Request) (piton.Grant, error) {
-		if _, err := c[0].Acquire(context.WithoutCancel(ctx), r); err != nil {
-			return piton.Grant{}, err
+	if err := l.Close(ctx); err != nil {
+		return err
+	}
+	return noReplyAtAll(ctx, h, c[0], c[1])
+}
+
+// noReplyAtAll lets callers give up whose every attempt is granted without a word.
+func noReplyAtAll(ctx context.Context, h Harness, c, contender piton.Coordinator) error {
+	law := make(chan struct{})
+	defer close(law)
+	const long = time.Minute // only a clean-up ends such a grant within the law's time
+	for _, lost := range []struct {
+		how  string
+		ttl  time.Duration
+		call func(context.Context)
+	}{
+		{"fail", long, func(context.Context) {}},
+		{"hang until their context ends", long, func(ctx context.Context) { <-ctx.Done() }},
+		{"hang without heeding their context", h.TTL, func(context.Context) { <-law }},
+	} {
+		silent := tap{Coordinator: c}
+		silent.acquire = func(ctx context.Context, r piton.Request) (piton.Grant, error) {
+			if _, err := c.Acquire(context.WithoutCancel(ctx), r); err != nil {
+				return piton.Grant{}, err
+			}
+			lost.call(ctx)
+			return piton.Grant{}, errLost
 		}
-		return piton.Grant{}, errLost
+		l, err := piton.New(silent, piton.WithTTL(lost.ttl))
+		if err != nil {
+			return err
+		}
+		locks := []string{name("unknown")}
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		_, err = l.Acquire(short, locks[0])
+		cancel()
+		if err == nil || errors.Is(err, piton.ErrHeld) {
+			return fmt.Errorf("when attempts %s: %v; want the outage or the caller's end", lost.how, err)
+		}
+		if lost.how == "fail" {
+			locks = append(locks, name("unknown"))
+			if _, err := l.TryAcquire(ctx, locks[1]); !errors.Is(err, piton.ErrUnavailable) || errors.Is(err, piton.ErrHeld) {
+				return fmt.Errorf("when attempts %s, not waiting: %v; want ErrUnavailable", lost.how, err)
+			}
+		}
+		if err := l.Close(ctx); err != nil { // waits for the clean-up
+			return err
+		}
+		for _, lock := range locks {
+			if err := wantHolder(ctx, contender, lock, piton.Grant{}); err != nil {
+				return fmt.Errorf("when attempts %s, after the clean-up: %w", lost.how, err)
+			}
+		}
 	}
-	quiet, err := piton.New(silent)
-	if err != nil {
-		return err
-	}
-	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	if _, err := quiet.Acquire(short, lock); err == nil || errors.Is(err, piton.ErrHeld) {
-		return fmt.Errorf("without any reply: %v; want the outage or the caller's end", err)
-	}
-	second := name("unknown")
-	if _, err := quiet.TryAcquire(ctx, second); !errors.Is(err, piton.ErrUnavailable) || errors.Is(err, piton.ErrHeld) {
-		return fmt.Errorf("without any reply, not waiting: %v; want ErrUnavailable", err)
-	}
-	if err := errors.Join(l.Close(ctx), quiet.Close(ctx)); err != nil { // waits for the clean-up
-		return err
-	}
-	return errors.Join(wantHolder(ctx, c[1], lock, piton.Grant{}), wantHolder(ctx, c[1], second, piton.Grant{}))
+	return nil
 }

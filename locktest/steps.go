@@ -148,7 +148,7 @@ func floorIsHonoured(ctx context.Context, h Harness) error {
 		}
 		next, err := take(ctx, c[0], request(r.Lock))
 		if err != nil || next.Token <= g.Token {
-			return fmt.Errorf("after a floor of %d: token %d after %d, %w", floor, next.Token, g.Token, err)
+			return fmt.Errorf("after a floor of %d: token %d after %d, %v", floor, next.Token, g.Token, err)
 		}
 	}
 	r := request(name("floor"))
@@ -157,7 +157,22 @@ func floorIsHonoured(ctx context.Context, h Harness) error {
 	if err == nil || errors.Is(err, piton.ErrHeld) || errors.Is(err, piton.ErrLost) {
 		return fmt.Errorf("a floor of MaxToken: %v; want an error of its own", err)
 	}
-	return wantHolder(ctx, c[0], r.Lock, piton.Grant{})
+	if err := wantHolder(ctx, c[0], r.Lock, piton.Grant{}); err != nil {
+		return fmt.Errorf("after a floor of MaxToken: %w", err)
+	}
+	r.Floor = 0
+	g, err := take(ctx, c[0], r)
+	if err != nil {
+		return err
+	}
+	r.Floor = piton.MaxToken
+	if lifted, err := c[0].Acquire(ctx, r); err == nil {
+		return fmt.Errorf("a floor of MaxToken for who holds: token %d; want an error", lifted.Token)
+	}
+	if _, err := c[0].Renew(ctx, g); err != nil {
+		return fmt.Errorf("the grant of who holds, after a floor of MaxToken: %w", err)
+	}
+	return c[0].Release(ctx, g)
 }
 
 func renewOnlyOwn(ctx context.Context, h Harness) error {
@@ -175,7 +190,7 @@ func renewOnlyOwn(ctx context.Context, h Harness) error {
 	}
 	again, err := c[0].Renew(ctx, old)
 	if err != nil || again.Fence != old.Fence || again.TTL <= 0 || again.TTL > h.TTL {
-		return fmt.Errorf("renewal of one's own grant: %v for %v, %w", again.Fence, again.TTL, err)
+		return fmt.Errorf("renewal of one's own grant: %v for %v, %v", again.Fence, again.TTL, err)
 	}
 	pass(ctx, h.TTL+50*time.Millisecond)
 	_, err = c[0].Renew(ctx, old)
@@ -185,6 +200,11 @@ func renewOnlyOwn(ctx context.Context, h Harness) error {
 	if err := wantHolder(ctx, c[1], lock, piton.Grant{}); err != nil {
 		return fmt.Errorf("after the renewal of an expired grant: %w", err)
 	}
+	if err := c[0].Release(ctx, old); err != nil {
+		if err := wantLost("release of an expired grant", err, piton.ReasonExpired); err != nil {
+			return err
+		}
+	}
 	other := request(lock)
 	other.TTL = 3 * h.TTL
 	next, err := take(ctx, c[1], other)
@@ -193,6 +213,9 @@ func renewOnlyOwn(ctx context.Context, h Harness) error {
 	}
 	_, err = c[0].Renew(ctx, old)
 	if err := wantLost("renewal when another has the lock", err, piton.ReasonTaken); err != nil {
+		return err
+	}
+	if err := renewBatch(ctx, c[0], old, next); err != nil {
 		return err
 	}
 	for what, wrong := range map[string]func(*piton.Grant){
@@ -215,6 +238,34 @@ func renewOnlyOwn(ctx context.Context, h Harness) error {
 	return wantHolder(ctx, c[0], lock, piton.Grant{})
 }
 
+// renewBatch checks that many renewals in one call are judged one by one.
+func renewBatch(ctx context.Context, c piton.Coordinator, old, own piton.Grant) error {
+	b, ok := c.(piton.BatchRenewer)
+	if !ok {
+		return nil
+	}
+	missing, wrongToken := own, own
+	missing.Lock = name("renew")
+	wrongToken.Token++
+	batch := []piton.Grant{old, own, missing, wrongToken, own}
+	results := b.RenewBatch(ctx, batch)
+	if len(results) != len(batch) {
+		return fmt.Errorf("a batch of %d renewals has %d results", len(batch), len(results))
+	}
+	for i, r := range results {
+		switch {
+		case batch[i] == own && (r.Err != nil || r.Grant.Fence != own.Fence || r.Grant.TTL <= 0 || r.Grant.TTL > own.TTL):
+			return fmt.Errorf("renewal %d of a batch, of one's own grant: %v for %v, %v", i, r.Grant.Fence, r.Grant.TTL, r.Err)
+		case batch[i] != own:
+			what := fmt.Sprintf("renewal %d of a batch, of a grant that is not held", i)
+			if err := wantLost(what, r.Err, piton.ReasonTaken, piton.ReasonReplaced, piton.ReasonExpired); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func releaseOnlyOwn(ctx context.Context, h Harness) error {
 	c, done, err := h.clients(ctx, 2)
 	if err != nil {
@@ -222,6 +273,9 @@ func releaseOnlyOwn(ctx context.Context, h Harness) error {
 	}
 	defer done()
 	lock := name("release")
+	if err := c[0].Release(ctx, piton.Grant{Fence: piton.Fence{Lock: lock, Holder: random(16)}}); err != nil {
+		return fmt.Errorf("release of whatever an unknown holder has of a free lock: %w", err)
+	}
 	old, err := take(ctx, c[0], request(lock))
 	if err != nil {
 		return err
@@ -252,10 +306,35 @@ func releaseOnlyOwn(ctx context.Context, h Harness) error {
 			return fmt.Errorf("after the release of %s: %w", what, err)
 		}
 	}
+	if err := breakOnlyThis(ctx, c[0], next); err != nil {
+		return err
+	}
 	mine := next
 	mine.Token = 0
 	if err := c[1].Release(ctx, mine); err != nil {
 		return fmt.Errorf("release of whatever the holder has: %w", err)
 	}
 	return wantHolder(ctx, c[0], lock, piton.Grant{})
+}
+
+// breakOnlyThis checks that a break compares the token: g is held, and stays so.
+func breakOnlyThis(ctx context.Context, c piton.Coordinator, g piton.Grant) error {
+	b, ok := c.(piton.Breaker)
+	if !ok {
+		return nil
+	}
+	broken, err := b.Break(ctx, g.Lock, g.Token+1)
+	if err := wantHeld("break of another token", err, g.Token); err != nil {
+		return err
+	}
+	if broken {
+		return errors.New("break of another token: true beside an error")
+	}
+	if err := wantHolder(ctx, c, g.Lock, g); err != nil {
+		return fmt.Errorf("after the break of another token: %w", err)
+	}
+	if broken, err := b.Break(ctx, name("release"), g.Token); broken || err != nil {
+		return fmt.Errorf("break of a free lock: %v, %v; want false and no error", broken, err)
+	}
+	return nil
 }
