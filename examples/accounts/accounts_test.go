@@ -89,14 +89,18 @@ func (b *bank) lockRow(t *testing.T) (unlock func()) {
 	return unlock
 }
 
-// waitForBlocked waits until n statements wait for the row.
-func (b *bank) waitForBlocked(t *testing.T, n int) {
+// blocked is how many statements wait for the row.
+func (b *bank) blocked(t *testing.T) (n int) {
 	t.Helper()
-	servertest.Eventually(t, 10*time.Second, func() bool {
-		var waiting int
-		err := b.db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting)
-		return err == nil && waiting == n
-	}, "a statement waits for the row")
+	if err := b.db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (b *bank) waitForBlocked(t *testing.T) {
+	t.Helper()
+	servertest.Eventually(t, 10*time.Second, func() bool { return b.blocked(t) == 1 }, "a statement waits for the row")
 }
 
 // checkSum compares the balance with what the workers say they have added, 1 each.

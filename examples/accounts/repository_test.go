@@ -96,9 +96,13 @@ func TestNothingIsWrittenAfterAnError(t *testing.T) {
 	unlock := b.lockRow(t)
 	written := make(chan error, 1)
 	go func() { written <- b.repo.MutateWithFencing(ctx, f, 1, 1) }()
-	b.waitForBlocked(t, 1)
+	b.waitForBlocked(t)
 	cancel(broken)
-	check("ended in the statement", <-written, broken)
+	err := <-written
+	if n := b.blocked(t); n != 0 {
+		t.Error("the server is still busy with a statement that was rolled back")
+	}
+	check("ended in the statement", err, broken)
 	unlock()
 	check("ended before", b.repo.MutateWithFencing(ctx, f, 1, 1), broken)
 }

@@ -129,7 +129,7 @@ func TestAWorkerFrozenInItsTransactionBlocksNobody(t *testing.T) {
 	a.more(t, "msg=read", 1)
 	unlock := b.lockRow(t)
 	a.goOn(t)
-	b.waitForBlocked(t, 1)
+	b.waitForBlocked(t)
 	pause(t, a)
 	unlock() // now it is a that has the row
 	frozen := time.Now()
@@ -196,7 +196,7 @@ func TestTerminationInATransaction(t *testing.T) {
 	next.wait(t, "piton: waiting", 0, 1)
 	unlock := b.lockRow(t)
 	a.goOn(t)
-	b.waitForBlocked(t, 1)
+	b.waitForBlocked(t)
 	a.signal(t, syscall.SIGTERM)
 	told := time.Now()
 	a.wait(t, "piton: released", 0, 1)
