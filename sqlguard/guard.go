@@ -49,6 +49,7 @@ import (
 	"time"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/internal/sqlerr"
 )
 
 // MaxHolderBytes is the longest holder id that piton_marks keeps.
@@ -101,7 +102,7 @@ func (g *Guard) Migrate(ctx context.Context) error {
 	if g.probe(ctx) == nil { // another process was faster
 		return nil
 	}
-	if forbidden(err) {
+	if sqlerr.Forbidden(err) {
 		return fmt.Errorf("sqlguard: migrate: the database user may not create the table piton_marks; let an administrator run the statement that DDL returns and grant SELECT, INSERT and UPDATE on it: %w", err)
 	}
 	return fmt.Errorf("sqlguard: migrate: creating piton_marks: %w", err)

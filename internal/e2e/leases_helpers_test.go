@@ -39,6 +39,17 @@ func eachCoordinator(t *testing.T, test func(t *testing.T, client func() coordin
 		addr := servertest.StartRedis(t).Addr()
 		test(t, func() coordinator { return onRedis(t, addr) })
 	})
+	for _, b := range sqlLocks() {
+		t.Run("sqllock on "+b.name, func(t *testing.T) {
+			_, dsn := b.locks(t)
+			test(t, func() coordinator {
+				c, err := b.client(dsn)
+				must(t, err)
+				t.Cleanup(func() { must(t, c.Close()) })
+				return c
+			})
+		})
+	}
 }
 
 func openFile(tb testing.TB, path string) *sqlitelock.Coordinator {

@@ -4,8 +4,8 @@
 //	sqlite:///path      coordinator (file of its own), guard, storage
 //	redis:// rediss://  coordinator
 //	memory:             coordinator of this process alone
-//	postgres://         guard, storage (postgresql:// too)
-//	mysql://            guard, storage (MariaDB too; mariadb:// too)
+//	postgres://         coordinator, guard, storage (postgresql:// too)
+//	mysql://            coordinator, guard, storage (MariaDB too; mariadb:// too)
 //
 // Every error is one line that says what was wrong and what to write instead,
 // and holds no password, whoever wrote the text.
@@ -24,7 +24,9 @@ import (
 	"github.com/pitonlock/piton"
 	"github.com/pitonlock/piton/memlock"
 	"github.com/pitonlock/piton/redis/redislock"
+	"github.com/pitonlock/piton/sqlguard"
 	"github.com/pitonlock/piton/sqlite/sqlitelock"
+	"github.com/pitonlock/piton/sqllock"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -86,9 +88,9 @@ func OpenCoordinator(ctx context.Context, raw string) (Backend, error) {
 	case "redis", "rediss":
 		err = b.openRedis(ctx, raw)
 	case "postgres", "postgresql", "mysql", "mariadb":
-		err = &URLError{fmt.Sprintf("coordinator %s: a %s database guards writes but grants no locks here; write it as --guard or --storage, and sqlite:///path, redis:// or rediss:// as --coordinator", b.Redacted, u.Scheme)}
+		err = b.openDatabase(ctx, raw)
 	default:
-		err = unknownScheme("coordinator", raw, u.Scheme, "sqlite:///path, redis://host:6379, rediss://host:6379 or memory:")
+		err = unknownScheme("coordinator", raw, u.Scheme, "sqlite:///path, redis://host:6379, rediss://host:6379, postgres://host/db, mysql://host/db or memory:")
 	}
 	if err != nil {
 		return Backend{}, Scrub(err, raw)
@@ -106,6 +108,30 @@ func (b *Backend) openSQLite(u *url.URL) error {
 		return &silentError{fmt.Sprintf("coordinator %s cannot be opened: %v", b.Redacted, err), err}
 	}
 	b.Coordinator, b.Close = c, c.Close
+	return nil
+}
+
+// openDatabase keeps locks in a SQL database, whose tables are created where they
+// are missing.
+func (b *Backend) openDatabase(ctx context.Context, raw string) error {
+	db, dialect, closeDB, err := openSQL(ctx, "coordinator", raw)
+	if err != nil {
+		return err
+	}
+	d := sqllock.Postgres
+	if dialect == sqlguard.MySQL {
+		d = sqllock.MySQL
+	}
+	c, err := sqllock.New(db, d)
+	if err == nil {
+		reach, cancel := context.WithTimeout(ctx, ReachTimeout)
+		defer cancel()
+		err = c.Migrate(reach)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("coordinator %s: %w", b.Redacted, err), closeDB())
+	}
+	b.Coordinator, b.Close = c, closeDB
 	return nil
 }
 
@@ -132,7 +158,7 @@ func (b *Backend) openRedis(ctx context.Context, raw string) error {
 		_ = client.Close()
 		return unreachable("coordinator", b.Redacted, err)
 	}
-	b.Coordinator, b.Close = c, client.Close
+	b.Coordinator, b.Close = c, func() error { return errors.Join(c.Close(), client.Close()) }
 	return nil
 }
 

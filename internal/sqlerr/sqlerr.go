@@ -1,0 +1,61 @@
+// Package sqlerr reads the error codes of SQL databases without importing their
+// drivers.
+package sqlerr
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+)
+
+// MissingTable tells whether err says that a table does not exist.
+func MissingTable(err error) bool {
+	return State(err) == "42P01" || MySQL(err) == 1146 || strings.Contains(err.Error(), "no such table: ")
+}
+
+// Forbidden tells whether err says that the user may not do this, or that the
+// database is read-only.
+func Forbidden(err error) bool {
+	switch MySQL(err) {
+	case 1044, 1142, 1143, 1227, 1290, 1370:
+		return true
+	}
+	switch State(err) {
+	case "42501", "25006": // insufficient privilege, read-only transaction
+		return true
+	}
+	return strings.Contains(err.Error(), "attempt to write a readonly database")
+}
+
+// State returns the five characters that PostgreSQL's drivers report.
+func State(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// SQLite returns the primary result code of SQLite, 0 when there is none.
+func SQLite(err error) int {
+	var e interface{ Code() int }
+	if errors.As(err, &e) {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// MySQL returns the number of an error of MySQL or MariaDB, 0 when there is none. The error type of the MySQL
+// driver has it in a field and no method; no driver is imported here.
+func MySQL(err error) uint16 {
+	for err != nil {
+		v := reflect.Indirect(reflect.ValueOf(err))
+		if v.Kind() == reflect.Struct && v.Type().Name() == "MySQLError" {
+			if n := v.FieldByName("Number"); n.IsValid() && n.Kind() == reflect.Uint16 {
+				return uint16(n.Uint())
+			}
+		}
+		err = errors.Unwrap(err)
+	}
+	return 0
+}
