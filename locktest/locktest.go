@@ -237,8 +237,11 @@ func until(ctx context.Context, what string, f func() (bool, error)) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if done, err := f(); done || err != nil {
-			return err
+		switch done, err := f(); {
+		case err != nil:
+			return fmt.Errorf("%s: %w", what, err)
+		case done:
+			return nil
 		}
 		select {
 		case <-tick.C:
