@@ -52,6 +52,14 @@ ON CONFLICT ("lock") DO NOTHING
 UPDATE piton_locks SET ends = clock_timestamp() + $4::bigint * interval '1 microsecond'
 WHERE "lock" = $1 AND token = $2 AND holder = $3 AND ends > clock_timestamp()
 
+-- Many renewals in one statement, as JSON, since drivers pass arrays in ways of
+-- their own. It returns those that were renewed.
+-- name: renew-batch
+UPDATE piton_locks AS l SET ends = clock_timestamp() + g.micros * interval '1 microsecond'
+FROM json_to_recordset($1::json) AS g(n integer, name text, token bigint, holder text, micros bigint)
+WHERE l."lock" = g.name AND l.token = g.token AND l.holder = g.holder AND l.ends > clock_timestamp()
+RETURNING g.n
+
 -- Token 0 stands for whatever the holder holds.
 -- name: release
 UPDATE piton_locks SET holder = '', ends = clock_timestamp()

@@ -31,7 +31,7 @@
 //
 // Refusals are the errors that piton defines; any other error means unknown, and
 // asking again under the same holder is safe. Calls end with their context as
-// the driver does it. Waiting is by polling.
+// the driver does it. Waiting is by polling; many leases are renewed at once.
 package sqllock
 
 import (
@@ -52,9 +52,10 @@ import (
 )
 
 var (
-	_ piton.Coordinator = (*Coordinator)(nil)
-	_ piton.Inspector   = (*Coordinator)(nil)
-	_ piton.Breaker     = (*Coordinator)(nil)
+	_ piton.Coordinator  = (*Coordinator)(nil)
+	_ piton.BatchRenewer = (*Coordinator)(nil)
+	_ piton.Inspector    = (*Coordinator)(nil)
+	_ piton.Breaker      = (*Coordinator)(nil)
 )
 
 // Dialect says which SQL a database speaks.
@@ -185,6 +186,14 @@ func validate(r piton.Request) error {
 		return fmt.Errorf("sqllock: TTL %v; want 1µs to 73 years", r.TTL)
 	}
 	return nil
+}
+
+func checkGrant(g piton.Grant) error {
+	return validate(piton.Request{Lock: g.Lock, Holder: g.Holder, TTL: g.TTL})
+}
+
+func granted(f piton.Fence, ttl time.Duration) piton.Grant {
+	return piton.Grant{Fence: f, TTL: ttl.Truncate(time.Microsecond)}
 }
 
 // label is an owner as every database stores it.

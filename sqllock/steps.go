@@ -57,7 +57,7 @@ func (c *Coordinator) Acquire(ctx context.Context, r piton.Request) (piton.Grant
 			return piton.Grant{}, c.explain("acquire", r.Lock, err)
 		case done:
 			c.collect(ctx)
-			return piton.Grant{Fence: piton.Fence{Lock: r.Lock, Token: token, Holder: r.Holder}, TTL: r.TTL.Truncate(time.Microsecond)}, nil
+			return granted(piton.Fence{Lock: r.Lock, Token: token, Holder: r.Holder}, r.TTL), nil
 		}
 	}
 	return piton.Grant{}, fmt.Errorf("sqllock: acquire %q: the row came and went %d times", r.Lock, mostTries)
@@ -180,16 +180,15 @@ func (c *Coordinator) collect(ctx context.Context) {
 
 // Renew implements [piton.Coordinator].
 func (c *Coordinator) Renew(ctx context.Context, g piton.Grant) (piton.Grant, error) {
-	if err := validate(piton.Request{Lock: g.Lock, Holder: g.Holder, TTL: g.TTL}); err != nil {
+	if err := checkGrant(g); err != nil {
 		return piton.Grant{}, err
 	}
 	renewed, err := c.exec(ctx, c.db, "renew", c.name(g.Lock), int64(g.Token), c.name(g.Holder), g.TTL.Microseconds())
 	if err != nil {
 		return piton.Grant{}, c.explain("renew", g.Lock, err)
 	}
-	g.TTL = g.TTL.Truncate(time.Microsecond)
 	if renewed == 1 {
-		return g, nil
+		return granted(g.Fence, g.TTL), nil
 	}
 	now, _, err := c.read(ctx, c.db, g.Lock)
 	switch {
@@ -197,7 +196,7 @@ func (c *Coordinator) Renew(ctx context.Context, g piton.Grant) (piton.Grant, er
 		return piton.Grant{}, c.explain("renew", g.Lock, err)
 	case now.held() && now.holder == g.Holder && now.token == g.Token:
 		// MySQL counts changed rows: two renewals within one microsecond.
-		return g, nil
+		return granted(g.Fence, g.TTL), nil
 	}
 	return piton.Grant{}, lost(g, now)
 }

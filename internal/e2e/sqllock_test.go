@@ -194,3 +194,58 @@ func TestSQLLockUnderContention(t *testing.T) {
 		all.Wait()
 	})
 }
+
+func TestSQLLockRenewsInBatches(t *testing.T) {
+	eachSQLLock(t, func(t *testing.T, _ sqlBackend, _ string, c sqlClient) {
+		var grants []piton.Grant
+		for n := range 300 {
+			g, err := c.Acquire(t.Context(), piton.Request{Lock: fmt.Sprintf("%d: \"odd\" \\ 🧗 ", n), Holder: fmt.Sprint("h'", n), TTL: 20 * time.Second})
+			must(t, err)
+			grants = append(grants, g)
+		}
+		must(t, c.Release(t.Context(), grants[7]))
+		ok, err := c.Break(t.Context(), grants[8].Lock, grants[8].Token)
+		must(t, err)
+		other, err := c.Acquire(t.Context(), piton.Request{Lock: grants[8].Lock, Holder: "other", TTL: time.Minute})
+		must(t, err)
+		for i := range grants {
+			grants[i].TTL = time.Minute
+		}
+		invalid := grants[9]
+		grants[9].Lock = ""
+		for i, r := range c.RenewBatch(t.Context(), grants) {
+			var lost *piton.LostError
+			switch {
+			case i == 7:
+				if !errors.As(r.Err, &lost) || lost.Reason != piton.ReasonExpired {
+					t.Errorf("released: %v", r.Err)
+				}
+			case i == 8:
+				if !ok || !errors.As(r.Err, &lost) || lost.Reason != piton.ReasonTaken || lost.By != other.Token {
+					t.Errorf("taken: %v", r.Err)
+				}
+			case i == 9:
+				if r.Err == nil || errors.Is(r.Err, piton.ErrLost) {
+					t.Errorf("invalid: %v", r.Err)
+				}
+			case r.Err != nil || r.Grant != grants[i]:
+				t.Fatalf("renewal %d: %v, %v", i, r.Grant, r.Err)
+			}
+		}
+		for _, g := range []piton.Grant{grants[0], grants[299]} {
+			if held, _, err := c.Get(t.Context(), g.Lock); err != nil || held.Remaining < 50*time.Second {
+				t.Errorf("%q: %v left, %v", g.Lock, held.Remaining, err)
+			}
+		}
+		if held, _, err := c.Get(t.Context(), invalid.Lock); err != nil || held.Remaining > 20*time.Second {
+			t.Errorf("not renewed, and %v left, %v", held.Remaining, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, r := range c.RenewBatch(ctx, grants[:3]) {
+			if r.Err == nil || errors.Is(r.Err, piton.ErrLost) {
+				t.Errorf("with a context that has ended: %v; want unknown", r.Err)
+			}
+		}
+	})
+}
