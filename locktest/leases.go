@@ -74,8 +74,10 @@ func (h Harness) lockers(ctx context.Context, n int, opts ...piton.Option) (l []
 		l = append(l, locker)
 	}
 	return l, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel() // a law that failed may have leases left, whose end is not waited for
 		for _, l := range l {
-			_ = l.Close(ctx) // a law is about leases
+			_ = l.Close(ctx)
 		}
 		closeAll()
 	}, nil
