@@ -222,13 +222,20 @@ func (p *program) signal(t *testing.T, s os.Signal) {
 // end waits for exit code 0.
 func (p *program) end(t *testing.T) {
 	t.Helper()
+	if err := p.exit(t); err != nil {
+		t.Errorf("the worker ended with %v; want exit code 0", err)
+	}
+}
+
+// exit waits for the end and returns what Wait says.
+func (p *program) exit(t *testing.T) error {
+	t.Helper()
 	select {
 	case err := <-p.ended:
-		if err != nil {
-			t.Errorf("the worker ended with %v; want exit code 0", err)
-		}
+		return err
 	case <-time.After(20 * time.Second):
 		t.Fatal("the worker does not end")
+		return nil
 	}
 }
 

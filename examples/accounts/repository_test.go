@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"math"
 	"strings"
@@ -104,6 +105,13 @@ func TestNothingIsWrittenAfterAnError(t *testing.T) {
 	}
 	check("ended in the statement", err, broken)
 	unlock()
+	check("ended after the statement", func() error {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		return b.repo.transaction(ctx, f, 1, func(tx *sql.Tx) error {
+			defer cancel(broken)
+			return b.repo.rows.Update(ctx, tx, f, 1, "balance = balance + 1")
+		})
+	}(), broken)
 	check("ended before", b.repo.MutateWithFencing(ctx, f, 1, 1), broken)
 }
 

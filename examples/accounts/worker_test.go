@@ -108,7 +108,7 @@ func TestAFrozenWorkersWriteIsRefused(t *testing.T) {
 	next.end(t)
 	resume(t, old)
 	old.goOn(t)
-	if err := <-old.ended; err == nil {
+	if err := old.exit(t); err == nil {
 		t.Error("the old holder ended well")
 	}
 	want := fmt.Sprintf("refused: %s is older than %s", old.tokens("decided")[0], next.tokens("decided")[0])
@@ -326,7 +326,7 @@ func TestRedisForgets(t *testing.T) {
 func TestAWorkerOnAMissingAccountSaysSo(t *testing.T) {
 	b := newBank(t)
 	p := b.start(t, "accounts", "--account", "7")
-	if err := <-p.ended; err == nil || p.count("account 7: no such account") == 0 {
+	if err := p.exit(t); err == nil || p.count("account 7: no such account") == 0 {
 		t.Errorf("ended with %v", err)
 	}
 	made := b.start(t, "accounts", "--account", "7", "--migrate")
