@@ -34,6 +34,10 @@
 // count whole seconds, rounded up. SQLite has no server that could do it: there
 // the seal fails when its own time is over, until the frozen process ends.
 //
+// So a single statement, or a pause between two, must be shorter than that, two
+// thirds of the TTL to be safe, even though the heartbeat renews the lease
+// meanwhile: do what takes long before the transaction.
+//
 // # Rows that carry their own token
 //
 // [Rows] guards single rows by a token column of their own, without piton_marks.
