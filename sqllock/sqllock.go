@@ -25,7 +25,10 @@
 // PostgreSQL synchronous_commit=off is not honoured, since a grant that a crash
 // forgets would be granted twice.
 //
-// No advisory locks and no session state are used: transaction poolers work.
+// No advisory locks and no session state are used, so transaction poolers such as
+// PgBouncer work, if the driver does not prepare a statement in one transaction
+// and use it in the next: pgx with default_query_exec_mode=exec in its URL, lib/pq
+// with binary_parameters=yes.
 //
 // # Errors and cancellation
 //

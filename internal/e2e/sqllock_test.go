@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/internal/servertest"
 	"github.com/pitonlock/piton/locktest"
 	"github.com/pitonlock/piton/sqlguard"
 	"github.com/pitonlock/piton/sqllock"
@@ -248,4 +249,31 @@ func TestSQLLockRenewsInBatches(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Behind a pooler each transaction may be another connection. The drivers are told
+// not to prepare a statement in one and use it in the next.
+func TestSQLLockBehindATransactionPooler(t *testing.T) {
+	postgres := servertest.SharedPostgres(t)
+	pooler := servertest.StartPgBouncer(t, postgres)
+	for _, b := range sqlLocks() {
+		if b.lockDialect() != sqllock.Postgres {
+			continue
+		}
+		t.Run(b.name, func(t *testing.T) {
+			dsn := pooler.Through(t, postgres.NewDatabase(t).DSN())
+			dsn += map[string]string{"pgx": "&default_query_exec_mode=exec", "postgres": "&binary_parameters=yes"}[b.driver]
+			admin, err := b.client(dsn)
+			must(t, err, admin.Migrate(t.Context()))
+			defer func() { must(t, admin.Close()) }()
+			locktest.Run(t, locktest.Harness{
+				New: func(context.Context) (piton.Coordinator, error) { return b.client(dsn) },
+				Forget: func(ctx context.Context) error {
+					_, err := admin.db.ExecContext(ctx, "DELETE FROM piton_locks")
+					return err
+				},
+				Left: func(context.Context, string) (int, error) { return 0, nil },
+			})
+		})
+	}
 }

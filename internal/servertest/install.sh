@@ -23,6 +23,7 @@ need libc6-dev /usr/include/stdio.h /usr/lib/*/crt1.o
 need redis-server redis-server
 need postgresql postgres '/usr/lib/postgresql/*/bin/postgres'
 need mariadb-server mariadbd /usr/sbin/mariadbd
+need pgbouncer pgbouncer
 
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null; then

@@ -1,4 +1,5 @@
-// Package servertest starts real servers for tests: Redis, PostgreSQL, MariaDB.
+// Package servertest starts real servers for tests: Redis, PostgreSQL, MariaDB,
+// PgBouncer.
 //
 //	func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
 //
