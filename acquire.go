@@ -30,8 +30,9 @@ type acquisition struct {
 	start time.Duration
 	turn  *turn
 
-	answered bool // the coordinator has answered in this call
-	told     bool // EventWaiting was emitted
+	answered bool            // the coordinator has answered in this call
+	unheard  <-chan struct{} // an attempt without an answer: closed when the driver has returned; nil: none
+	told     bool            // EventWaiting was emitted
 	held     *HeldError
 	poll     time.Duration
 	hints    <-chan struct{}
@@ -138,9 +139,8 @@ func (a *acquisition) granted(ctx context.Context, holder string) (Grant, time.D
 		switch {
 		case err == nil:
 			return grant, sent, nil
-		case !errors.Is(err, ErrHeld):
-			return Grant{}, 0, err
-		case !a.wait:
+		case !errors.Is(err, ErrHeld) || !a.wait:
+			a.cleanUp(ctx, r)
 			return Grant{}, 0, err
 		}
 		errors.As(err, &held)
@@ -156,6 +156,7 @@ func (a *acquisition) granted(ctx context.Context, holder string) (Grant, time.D
 			continue // the lock may have ended before the subscription
 		}
 		if err := a.pause(ctx, held.Remaining); err != nil {
+			a.cleanUp(ctx, r)
 			return Grant{}, 0, err
 		}
 	}
@@ -231,8 +232,8 @@ func (a *acquisition) ended(ctx context.Context) error {
 func (a *acquisition) patience() time.Duration { return min(a.ttl/3, longestTry) }
 
 // ask asks for one grant until there is an answer: granted or held. An attempt
-// without an answer may have been granted, so it is repeated under the same
-// holder id, and cleaned up when it is given up.
+// without an answer may have been granted, or may be yet, so it is repeated under
+// the same holder id; whoever gives that up calls cleanUp.
 func (a *acquisition) ask(ctx context.Context, r Request) (Grant, time.Duration, error) {
 	began := a.clock.Now()
 	pause := 5 * time.Millisecond
@@ -240,7 +241,7 @@ func (a *acquisition) ask(ctx context.Context, r Request) (Grant, time.Duration,
 		grant, sent, settled, err := a.send(ctx, r)
 		if err == nil {
 			if err = checkGrant(grant, r); err == nil {
-				a.answered = true
+				a.answered, a.unheard = true, nil
 				return grant, sent, nil
 			}
 		}
@@ -248,19 +249,17 @@ func (a *acquisition) ask(ctx context.Context, r Request) (Grant, time.Duration,
 			a.answered = true
 			return Grant{}, 0, err
 		}
+		a.unheard = settled
 		if ctx.Err() != nil {
-			a.cleanUp(ctx, r, settled)
 			return Grant{}, 0, a.ended(ctx)
 		}
 		if a.givesUp(tries, a.clock.Now()-began) {
-			a.cleanUp(ctx, r, settled)
 			return Grant{}, 0, fmt.Errorf("piton: acquiring lock %q: %w: %w", r.Lock, ErrUnavailable, err)
 		}
 		select {
 		case <-time.After(pause/2 + mathrand.N(pause)):
 			pause = min(pause*8, time.Second)
 		case <-ctx.Done():
-			a.cleanUp(ctx, r, settled)
 			return Grant{}, 0, a.ended(ctx)
 		}
 	}
@@ -301,9 +300,14 @@ func (a *acquisition) send(ctx context.Context, r Request) (g Grant, sent time.D
 	}
 }
 
-// cleanUp gives back what an attempt without an answer may have been granted,
-// after it has settled, or after a TTL when it never does.
-func (a *acquisition) cleanUp(ctx context.Context, r Request, settled <-chan struct{}) {
+// cleanUp gives back what an attempt without an answer, if there was one, may have
+// been granted, after it has settled, or after a TTL when it never does.
+func (a *acquisition) cleanUp(ctx context.Context, r Request) {
+	settled := a.unheard
+	if settled == nil {
+		return
+	}
+	a.unheard = nil
 	ctx = context.WithoutCancel(ctx)
 	a.background(func() {
 		select {

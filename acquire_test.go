@@ -144,6 +144,42 @@ func TestACancelledAcquireLeavesNothing(t *testing.T) {
 	})
 }
 
+// An attempt that hangs, then an answer that another holder has the lock: what the
+// first attempt is granted later is given back, too.
+func TestALateGrantAfterHeldIsGivenBack(t *testing.T) {
+	for name, wait := range map[string]bool{"Acquire": true, "TryAcquire": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := newTap()
+				c.onAcquire = func(ctx context.Context, n int, _ piton.Request, call acquireCall) (piton.Grant, error) {
+					if n == 1 {
+						hang(20 * time.Second) // the other holder has released meanwhile
+					}
+					return call(context.WithoutCancel(ctx))
+				}
+				first := acquire(t, newLocker(t, c.Coordinator), "a")
+				l := newLocker(t, c)
+				if !wait {
+					if _, err := l.TryAcquire(t.Context(), "a"); !errors.Is(err, piton.ErrHeld) {
+						t.Errorf("got %v", err)
+					}
+				} else {
+					ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+					defer cancel()
+					if _, err := l.Acquire(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("got %v", err)
+					}
+				}
+				release(t, first)
+				pass(30 * time.Second)
+				if isHeld(t, c, "a") {
+					t.Error("the lock is held by nobody")
+				}
+			})
+		})
+	}
+}
+
 func TestHeldSaysByWhom(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newTap()

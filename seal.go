@@ -67,7 +67,11 @@ func (a *acquisition) repair(ctx context.Context, lease *Lease, stale *StaleErro
 	}
 	old := *lease.grant.Load()
 	a.beats.pause(lease)
-	grant, sent, err := a.ask(ctx, Request{Lock: a.lock, Holder: old.Holder, Owner: a.owner, TTL: a.ttl, Floor: stale.Mark.Token})
+	r := Request{Lock: a.lock, Holder: old.Holder, Owner: a.owner, TTL: a.ttl, Floor: stale.Mark.Token}
+	grant, sent, err := a.ask(ctx, r)
+	if err != nil {
+		a.cleanUp(ctx, r)
+	}
 	var held *HeldError
 	switch {
 	case errors.As(err, &held):

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/internal/servertest"
 	"github.com/pitonlock/piton/redis/redislock"
 )
 
@@ -50,6 +51,7 @@ func TestTokensComeFromTheCounterAndTheClock(t *testing.T) {
 		t.Errorf("token %d; want the counter's next, %d", second.Token, first.Token+1_000_001)
 	}
 	must(t, client.FlushAll(t.Context()).Err()) // the clock restarts above all but the jump
+	servertest.Eventually(t, 5*time.Second, func() bool { return client.Time(t.Context()).Val().UnixMilli() > int64(first.Token) }, "the next millisecond")
 	if third := grant(t, c, request("a", "h3")); third.Token <= first.Token {
 		t.Errorf("token %d after %d and FLUSHALL", third.Token, first.Token)
 	}
