@@ -60,14 +60,22 @@ FROM json_to_recordset($1::json) AS g(n integer, name text, token bigint, holder
 WHERE l."lock" = g.name AND l.token = g.token AND l.holder = g.holder AND l.ends > clock_timestamp()
 RETURNING g.n
 
--- Token 0 stands for whatever the holder holds.
+-- Token 0 stands for whatever the holder holds. Who listens is told; see Channel.
 -- name: release
-UPDATE piton_locks SET holder = '', ends = clock_timestamp()
-WHERE "lock" = $1 AND (token = $2::bigint OR $2::bigint = 0) AND holder = $3 AND ends > clock_timestamp()
+WITH freed AS (
+    UPDATE piton_locks SET holder = '', ends = clock_timestamp()
+    WHERE "lock" = $1 AND (token = $2::bigint OR $2::bigint = 0) AND holder = $3 AND ends > clock_timestamp()
+    RETURNING "lock"
+)
+SELECT pg_notify('piton_end', "lock") FROM freed
 
 -- name: break
-UPDATE piton_locks SET holder = '', ends = clock_timestamp()
-WHERE "lock" = $1 AND token = $2 AND holder <> '' AND ends > clock_timestamp()
+WITH freed AS (
+    UPDATE piton_locks SET holder = '', ends = clock_timestamp()
+    WHERE "lock" = $1 AND token = $2 AND holder <> '' AND ends > clock_timestamp()
+    RETURNING "lock"
+)
+SELECT pg_notify('piton_end', "lock") FROM freed
 
 -- name: list
 SELECT "lock", token, owner, (extract(epoch FROM ends - clock_timestamp()) * 1000000)::bigint

@@ -34,7 +34,8 @@
 //
 // Refusals are the errors that piton defines; any other error means unknown, and
 // asking again under the same holder is safe. Calls end with their context as
-// the driver does it. Waiting is by polling; many leases are renewed at once.
+// the driver does it. Waiting is by polling (by push with postgres/pgxlock); many
+// leases are renewed at once.
 package sqllock
 
 import (
@@ -70,6 +71,10 @@ const (
 	Postgres Dialect = iota + 1 // PostgreSQL 10 or newer
 	MySQL                       // MySQL 5.7 or newer, MariaDB 10.3 or newer
 )
+
+// Channel is the channel on which PostgreSQL tells the names of locks that were
+// released or broken (NOTIFY). Package postgres/pgxlock listens to it.
+const Channel = "piton_end"
 
 const (
 	longestOwner = 2000 // bytes of the label that are kept
