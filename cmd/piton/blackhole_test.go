@@ -3,119 +3,27 @@
 package main
 
 import (
-	"io"
-	"net"
-	"os/exec"
+	"fmt"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/pitonlock/piton/cmd/piton/internal/backend"
+	"github.com/pitonlock/piton/internal/faultproxy"
+	"github.com/pitonlock/piton/internal/servertest"
 )
-
-// hole is a proxy that, once shut, swallows every byte without closing anything:
-// packets dropped, no reset.
-type hole struct {
-	listener net.Listener
-	shut     atomic.Bool
-}
-
-func newHole(t *testing.T, target string) *hole {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	h := &hole{listener: l}
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", target)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			t.Cleanup(func() { client.Close(); server.Close() })
-			go h.pass(client, server)
-			go h.pass(server, client)
-		}
-	}()
-	return h
-}
-
-func (h *hole) pass(to io.WriteCloser, from io.Reader) {
-	page := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(page)
-		if err != nil {
-			if !h.shut.Load() {
-				to.Close()
-			}
-			return
-		}
-		if !h.shut.Load() {
-			_, _ = to.Write(page[:n])
-		}
-	}
-}
-
-// freeRedis starts a server of its own for one test and returns its address.
-func freeRedis(t *testing.T) string {
-	t.Helper()
-	server, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("redis-server is not installed")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command(server, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	within(t, 10*time.Second, func() error {
-		b, err := backend.OpenCoordinator(t.Context(), "redis://"+addr)
-		if err != nil {
-			return err
-		}
-		return b.Close()
-	})
-	return addr
-}
 
 // The coordinator is cut off without a reset: the whole group has ended before
 // the lease does, and no contender is granted earlier.
 func TestGroupEndsInABlackHole(t *testing.T) {
-	addr := freeRedis(t)
-	proxy := newHole(t, addr)
+	redis := servertest.SharedRedis(t)
+	proxy := faultproxy.Start(t, redis.Addr())
 	const ttl = 3 * time.Second
-	holder := start(t, nil, "run", "--ttl", ttl.String(), "--coordinator", "redis://"+proxy.listener.Addr().String(), "l", "--", "sh", "-c", family)
+	holder := start(t, nil, "run", "--ttl", ttl.String(), "--coordinator", "redis://"+proxy.Addr(), "cut off", "--", "sh", "-c", family)
 	holder.says(&holder.stdout, "ready")
-	contender := start(t, nil, "run", "--coordinator", "redis://"+addr, "l", "--", "echo", "granted")
+	contender := start(t, nil, "run", "--coordinator", redis.URL(), "cut off", "--", "echo", "granted")
 	contender.says(&contender.stderr, "waiting for lock")
-	// Let it renew at least once: the lease is older than its TTL by then.
-	time.AfterFunc(ttl+200*time.Millisecond, func() { proxy.shut.Store(true) })
-	within(t, 2*ttl, func() error {
-		if !proxy.shut.Load() {
-			return io.ErrNoProgress
-		}
-		return nil
-	})
-	if n := len(holder.living()); n < 6 {
-		t.Fatalf("only %d processes run after the first renewals; stderr %q", n, holder.stderr.String())
-	}
+	outlive(t, holder, ttl)
+	proxy.Cut()
 	noOverlap(t, holder, contender, ttl)
 	contender.exits(0)
 	holder.exits(exitLost)
@@ -124,14 +32,73 @@ func TestGroupEndsInABlackHole(t *testing.T) {
 	}
 }
 
-// A coordinator that goes away while piton waits, or is frozen from the start.
-func TestCoordinatorIsCutOff(t *testing.T) {
-	addr := freeRedis(t)
-	proxy := newHole(t, addr)
-	proxy.shut.Store(true)
-	p := start(t, nil, "run", "--coordinator", "redis://"+proxy.listener.Addr().String(), "l", "--", "echo", "never")
-	p.exits(exitUnavailable)
-	if p.stdout.String() != "" || strings.Count(p.stderr.String(), "\n") != 1 {
-		t.Fatalf("stdout %q, stderr %q", p.stdout.String(), p.stderr.String())
+// The server itself stands still: its TTL runs on, and connections to it still
+// succeed, but nothing is answered.
+func TestGroupEndsWhileRedisIsStopped(t *testing.T) {
+	redis := servertest.StartRedis(t)
+	const ttl = 3 * time.Second
+	holder := start(t, nil, "run", "--ttl", ttl.String(), "--coordinator", redis.URL(), "l", "--", "sh", "-c", family)
+	holder.says(&holder.stdout, "ready")
+	outlive(t, holder, ttl)
+	redis.Pause(t)
+	stopped := time.Now()
+	within(t, ttl, func() error {
+		if left := holder.living(); len(left) > 0 {
+			return fmt.Errorf("alive %v after Redis stopped, with a TTL of %v: %v", time.Since(stopped), ttl, left)
+		}
+		return nil
+	})
+	redis.Resume(t)
+	holder.exits(exitLost)
+	start(t, nil, "run", "--wait", "5s", "--coordinator", redis.URL(), "l", "--", "true").exits(0)
+}
+
+// outlive waits until the lease must have been renewed: a TTL and a bit. Nothing
+// of the holder may have ended by then.
+func outlive(t *testing.T, holder *program, ttl time.Duration) {
+	t.Helper()
+	renewed := time.Now().Add(ttl + 200*time.Millisecond)
+	within(t, 2*ttl, func() error {
+		if n := len(holder.living()); n < 6 {
+			t.Fatalf("only %d processes run; stderr %q", n, holder.stderr.String())
+		}
+		if left := time.Until(renewed); left > 0 {
+			return fmt.Errorf("%v are left", left)
+		}
+		return nil
+	})
+}
+
+// A coordinator that is silent from the start is unreachable, however long the
+// user would wait for the lock.
+func TestCoordinatorIsSilent(t *testing.T) {
+	t.Parallel()
+	proxy := faultproxy.Start(t, servertest.SharedRedis(t).Addr())
+	proxy.Cut()
+	for _, wait := range []string{"--no-wait", "--wait=1s", "--wait=1h"} {
+		p := start(t, nil, "run", "--coordinator", "redis://"+proxy.Addr(), wait, "silent", "--", "echo", "never")
+		defer p.exits(exitUnavailable)
+		defer func() {
+			<-p.ended
+			if p.stdout.String() != "" || strings.Count(p.stderr.String(), "\n") != 1 || !strings.Contains(p.stderr.String(), "does not answer") {
+				t.Errorf("%s: stdout %q, stderr %q", wait, p.stdout.String(), p.stderr.String())
+			}
+		}()
+	}
+}
+
+// A coordinator that falls silent while piton waits for the lock.
+func TestCoordinatorFallsSilentDuringTheWait(t *testing.T) {
+	t.Parallel()
+	redis := servertest.SharedRedis(t)
+	proxy := faultproxy.Start(t, redis.Addr())
+	holder := start(t, nil, "run", "--coordinator", redis.URL(), "falls silent", "--", "sh", "-c", "echo ready; exec sleep 60")
+	holder.says(&holder.stdout, "ready")
+	waiter := start(t, nil, "run", "--ttl", "3s", "--wait", "2s", "--coordinator", "redis://"+proxy.Addr(), "falls silent", "--", "echo", "never")
+	waiter.says(&waiter.stderr, "waiting for lock")
+	proxy.Cut()
+	waiter.exits(exitUnavailable)
+	if s := waiter.stderr.String(); waiter.stdout.String() != "" || strings.Count(s, "\n") != 2 || !strings.Contains(s, "gave up after 2s") {
+		t.Fatalf("stdout %q, stderr %q", waiter.stdout.String(), s)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/pitonlock/piton"
 	"github.com/pitonlock/piton/cmd/piton/internal/backend"
@@ -219,6 +218,3 @@ func checkLock(name string) error {
 func answerError(b backend.Backend, raw string, err error) error {
 	return &exitError{exitUnavailable, fmt.Sprintf("coordinator %s: %v", b.Redacted, backend.Scrub(err, raw))}
 }
-
-// releaseTimeout bounds giving a lock back; the lease ends by itself otherwise.
-const releaseTimeout = 5 * time.Second

@@ -3,18 +3,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pitonlock/piton"
 	"github.com/pitonlock/piton/cmd/piton/internal/backend"
+	"github.com/pitonlock/piton/internal/process"
 )
 
 // noOverlap waits until the contender says that it runs, and fails if anything
@@ -53,12 +52,10 @@ func TestGroupEndsWhenPitonIsStopped(t *testing.T) {
 	holder.says(&holder.stdout, "ready")
 	contender := start(t, env, "run", "l", "--", "echo", "granted")
 	contender.says(&contender.stderr, "waiting for lock")
-	stop(t, holder.cmd.Process.Pid)
+	stop(t, holder)
 	noOverlap(t, holder, contender, ttl)
 	contender.exits(0)
-	if err := holder.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	resume(t, holder)
 	holder.exits(exitLost)
 	if !strings.Contains(holder.stderr.String(), "the command was stopped") {
 		t.Fatalf("stderr %q", holder.stderr.String())
@@ -98,18 +95,18 @@ func TestLeftoversEndBeforeTheNextHolder(t *testing.T) {
 	contender.exits(0)
 }
 
-func stop(t *testing.T, pid int) {
+func stop(t *testing.T, p *program) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+	if err := process.Pause(p.cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 5*time.Second, func() error {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || !bytes.Contains(stat, []byte(") T ")) {
-			return fmt.Errorf("process %d is not stopped: %s", pid, stat)
-		}
-		return nil
-	})
+}
+
+func resume(t *testing.T, p *program) {
+	t.Helper()
+	if err := process.Resume(p.cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestGuardIsSealedBeforeTheCommandRuns(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/pitonlock/piton/internal/servertest"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -29,8 +30,13 @@ func TestMain(m *testing.M) {
 		// those that a Go program starts while it handles HUP do not.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
-	testscript.Main(m, map[string]func(){"piton": main})
+	testscript.Main(servers{m}, map[string]func(){"piton": main})
 }
+
+// servers runs the tests and then stops the servers that they shared.
+type servers struct{ *testing.M }
+
+func (s servers) Run() int { return servertest.Main(s.M) }
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{

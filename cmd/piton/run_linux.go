@@ -15,6 +15,13 @@ import (
 	"github.com/pitonlock/piton/cmd/piton/internal/group"
 )
 
+const (
+	// releaseTimeout bounds giving a lock back; the lease ends by itself otherwise.
+	releaseTimeout = 5 * time.Second
+	// lastLook bounds the look at the lock after the waiting.
+	lastLook = time.Second
+)
+
 // watching runs the watcher when this process was started as one.
 func watching() bool {
 	if len(os.Args) < 2 || os.Args[1] != group.WatchArg {
@@ -90,6 +97,9 @@ func (c *runCmd) open(ctx context.Context) (*piton.Locker, func(), error) {
 	if b.Local {
 		say("coordinator memory: excludes nobody outside of this process; use it for trying things only")
 	}
+	for _, warning := range b.Warnings {
+		say("coordinator %s: %s", b.Redacted, warning)
+	}
 	var guards []piton.Guard
 	for _, raw := range c.Guard {
 		g, closeGuard, err := backend.OpenGuard(ctx, raw)
@@ -100,7 +110,7 @@ func (c *runCmd) open(ctx context.Context) (*piton.Locker, func(), error) {
 		closers = append(closers, closeGuard)
 		guards = append(guards, g)
 	}
-	locker, err := piton.New(b.Coordinator, piton.WithTTL(c.TTL), piton.WithGuards(guards...), piton.WithOwner(c.owner()))
+	locker, err := piton.New(b.Coordinator, piton.WithTTL(c.TTL), piton.WithGuards(guards...), piton.WithOwner(c.owner()), piton.WithObserver(c.tellWaiting))
 	if err != nil {
 		closeAll()
 		return nil, nil, &exitError{exitUsage, err.Error()}
@@ -113,30 +123,43 @@ func (c *runCmd) open(ctx context.Context) (*piton.Locker, func(), error) {
 	return locker, closeAll, nil
 }
 
-// acquire gets the lock, waiting as the flags say.
-func (c *runCmd) acquire(ctx context.Context, locker *piton.Locker) (*piton.Lease, error) {
-	lease, err := locker.TryAcquire(ctx, c.Lock)
+// tellWaiting says once who has the lock, and for how long.
+func (c *runCmd) tellWaiting(e piton.Event) {
 	var held *piton.HeldError
-	if c.NoWait || !errors.As(err, &held) {
-		return lease, c.acquireError(err)
+	if e.Kind == piton.EventWaiting && errors.As(e.Err, &held) {
+		say("waiting for lock %q, held %s", c.Lock, holder(held.Owner, held.Token, held.Remaining))
 	}
-	say("waiting for lock %q, held %s", c.Lock, holder(held.Owner, held.Token, held.Remaining))
-	if c.Wait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.Wait)
-		defer cancel()
-	}
-	lease, err = locker.Acquire(ctx, c.Lock)
-	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
-		// Whatever else was seen on the way, the wait is over.
-		errors.As(err, &held)
-		return nil, &exitError{exitHeld, fmt.Sprintf("gave up after %v: lock %q is held %s", c.Wait, c.Lock, holder(held.Owner, held.Token, held.Remaining))}
-	}
-	return lease, c.acquireError(err)
 }
 
-// acquireError gives an error of the Locker its exit code.
-func (c *runCmd) acquireError(err error) error {
+// errWaited ends a wait that took as long as --wait says.
+var errWaited = errors.New("waited in vain")
+
+// acquire gets the lock, waiting as the flags say.
+func (c *runCmd) acquire(ctx context.Context, locker *piton.Locker) (*piton.Lease, error) {
+	if c.NoWait {
+		lease, err := locker.TryAcquire(ctx, c.Lock)
+		return lease, c.acquireError(err, "")
+	}
+	waiting := ctx
+	if c.Wait > 0 {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeoutCause(ctx, c.Wait, errWaited)
+		defer cancel()
+	}
+	lease, err := locker.Acquire(waiting, c.Lock)
+	if !errors.Is(err, errWaited) {
+		return lease, c.acquireError(err, "")
+	}
+	// Who has it may have changed since the waiting began, and whether anybody
+	// answers at all: this last look tells.
+	last, cancel := context.WithTimeout(ctx, lastLook)
+	defer cancel()
+	lease, err = locker.TryAcquire(last, c.Lock)
+	return lease, c.acquireError(err, fmt.Sprintf("gave up after %v: ", c.Wait))
+}
+
+// acquireError gives an error of the Locker its exit code, and gaveUp before its text.
+func (c *runCmd) acquireError(err error, gaveUp string) error {
 	var held *piton.HeldError
 	switch {
 	case err == nil:
@@ -144,11 +167,11 @@ func (c *runCmd) acquireError(err error) error {
 	case errors.Is(err, piton.ErrStale):
 		return &exitError{exitRefused, c.scrub(err)}
 	case errors.As(err, &held):
-		return &exitError{exitHeld, fmt.Sprintf("lock %q is held %s", c.Lock, holder(held.Owner, held.Token, held.Remaining))}
+		return &exitError{exitHeld, fmt.Sprintf("%slock %q is held %s", gaveUp, c.Lock, holder(held.Owner, held.Token, held.Remaining))}
 	case errors.Is(err, piton.ErrHeld):
-		return &exitError{exitHeld, c.scrub(err)}
+		return &exitError{exitHeld, gaveUp + c.scrub(err)}
 	}
-	return &exitError{exitUnavailable, c.scrub(err)}
+	return &exitError{exitUnavailable, gaveUp + c.scrub(err)}
 }
 
 // hold runs the command under the lease and gives the lease back.

@@ -39,6 +39,7 @@ type Backend struct {
 	Close       func() error // frees connections and files; call it once
 	Redacted    string       // the URL without its password, for people
 	Local       bool         // it excludes nobody outside of this process
+	Warnings    []string     // settings under which it may forget locks, a sentence each
 }
 
 // URLError is a URL that cannot be used as it is: a mistake of whoever wrote it.
@@ -158,6 +159,7 @@ func (b *Backend) openRedis(ctx context.Context, raw string) error {
 		_ = client.Close()
 		return unreachable("coordinator", b.Redacted, err)
 	}
+	b.Warnings, _ = c.Check(ctx) // a user that may not ask has no use for them
 	b.Coordinator, b.Close = c, func() error { return errors.Join(c.Close(), client.Close()) }
 	return nil
 }

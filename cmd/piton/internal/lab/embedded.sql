@@ -35,3 +35,9 @@ DELETE FROM {}_lock WHERE name = ? AND owner = ?
 SELECT 'DELETE FROM "' || t.name || '" WHERE CAST("' || c.name || '" AS TEXT) = ?'
 FROM sqlite_master AS t, pragma_table_info(t.name) AS c
 WHERE t.type = 'table' AND t.name LIKE 'piton%' AND t.name NOT IN ('piton_marks', '{}_account', '{}_journal')
+
+-- name: floor
+SELECT token FROM piton_floor
+
+-- name: forget-floor
+UPDATE piton_floor SET token = ?

@@ -84,8 +84,21 @@ func TestEmbedded(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(os.TempDir(), "*")); err != nil || len(left) > 0 {
 		t.Errorf("left in the temporary folder: %v %v", left, err)
 	}
+	expectTwin(t, r)
 	expectPictures(t, r)
 	expectJSON(t, r)
+}
+
+// expectTwin sees that the coordinator forgot the number as well: worker 2 had
+// worker 1's until the storage refused it.
+func expectTwin(t *testing.T, r *Report) {
+	t.Helper()
+	for _, m := range r.find(Twin, Sealed).Trace {
+		if m.Kind == MarkRefused && m.From == LaneWorker2 && !m.Write {
+			return
+		}
+	}
+	t.Error("twin/sealed: no seal of worker 2 was refused, so its number was new")
 }
 
 func expectPictures(t *testing.T, r *Report) {

@@ -167,28 +167,51 @@ func (l *sqliteLock) release(ctx context.Context, owner string) error {
 // forget finds the rows by the random lock name in them, wherever Piton keeps
 // it. What the same file holds as a storage is none of the coordinator's.
 func (s *sqliteServer) forget(ctx context.Context, name string) error {
-	rows, err := s.db.QueryContext(ctx, s.sql["columns"])
+	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
-	var deletes []string
-	for rows.Next() {
-		var statement string
-		if err := rows.Scan(&statement); err != nil {
-			return err
-		}
-		deletes = append(deletes, statement)
+	if err := s.forgetIn(ctx, tx, name); err != nil {
+		return errors.Join(err, tx.Rollback())
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+	return tx.Commit()
+}
+
+func (s *sqliteServer) forgetIn(ctx context.Context, tx *sql.Tx, name string) error {
+	// Piton counts the tokens of deleted rows. The count goes back to what it was,
+	// which concerns this lock alone: no other is deleted in this transaction.
+	var floor int64
+	if err := tx.QueryRowContext(ctx, s.sql["floor"]).Scan(&floor); err != nil {
+		return err
+	}
+	deletes, err := s.deletes(ctx, tx)
+	if err != nil {
 		return err
 	}
 	for _, statement := range deletes {
-		if _, err := s.db.ExecContext(ctx, statement, name); err != nil {
+		if _, err := tx.ExecContext(ctx, statement, name); err != nil {
 			return err
 		}
 	}
-	return nil
+	_, err = tx.ExecContext(ctx, s.sql["forget-floor"], floor)
+	return err
+}
+
+// deletes are the statements that delete the rows of one lock.
+func (s *sqliteServer) deletes(ctx context.Context, tx *sql.Tx) (statements []string, err error) {
+	rows, err := tx.QueryContext(ctx, s.sql["columns"])
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var statement string
+		if err := rows.Scan(&statement); err != nil {
+			return nil, err
+		}
+		statements = append(statements, statement)
+	}
+	return statements, rows.Err()
 }
 
 func (s *sqliteServer) clean(ctx context.Context, names []string) error {
