@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -139,12 +140,19 @@ func usageError(err error, args, command []string) error {
 		text = "the name of the lock is missing; write " + name + " LOCK"
 	case strings.HasPrefix(text, "missing flags: --token"):
 		text = "--token N is missing: the token of the lease to break, as piton show prints it"
+	case strings.Contains(text, `"<shell>"`):
+		text = "the shell is missing; write piton completion bash, zsh or fish"
 	case len(args) == 0:
 		text = "a subcommand is missing; write piton run LOCK -- COMMAND, piton locks, piton show LOCK"
 		name = "piton"
 	}
+	text = strings.Replace(text, "expected a valid 64 bit int but got", "write a whole number, not", 1)
+	text = missingValue.ReplaceAllString(text, "its value is missing")
 	return &exitError{exitUsage, fmt.Sprintf("%s (see %s --help)", text, name)}
 }
+
+// missingValue is how the parser says that a flag is the last word.
+var missingValue = regexp.MustCompile(`(expected \w+ value but got "EOL" \(<EOL>\)|missing value, expecting .*)`)
 
 // decodeDuration reads a duration and says how to write one.
 func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {

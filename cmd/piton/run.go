@@ -1,19 +1,22 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
 	"path/filepath"
 	"time"
+
+	"github.com/alecthomas/kong"
 )
 
 type runCmd struct {
 	connection
 	Guard     []string       `env:"PITON_GUARD" sep:" " placeholder:"URL" help:"Storage that refuses late writes: postgres://, mysql://, sqlite:///path. May be repeated; in the variable separated by blanks."`
 	TTL       time.Duration  `name:"ttl" env:"PITON_TTL" default:"30s" placeholder:"DUR" help:"How long the lock outlives piton, the machine or the network. Renewed every third of it. Default ${default}."`
-	Wait      time.Duration  `env:"PITON_WAIT" xor:"wait" placeholder:"DUR" help:"Give up waiting for the lock after this. Default: wait for ever."`
-	NoWait    bool           `env:"PITON_NO_WAIT" xor:"wait" help:"Do not wait at all."`
+	Wait      *time.Duration `env:"PITON_WAIT" placeholder:"DUR" help:"Give up waiting for the lock after this. Default: wait for ever."`
+	NoWait    bool           `env:"PITON_NO_WAIT" help:"Do not wait at all."`
 	StopGrace *time.Duration `env:"PITON_STOP_GRACE" placeholder:"DUR" help:"Between TERM and KILL when the command has to end. Less than half of the TTL. Default: a fifth of the TTL, at most 5s."`
 	Owner     string         `env:"PITON_OWNER" placeholder:"LABEL" help:"What others read about the holder. Default: user, host, pid and command."`
 	Lock      string         `arg:"" help:"Name of the lock: any text of 1 to 512 bytes."`
@@ -44,6 +47,29 @@ not found; 64 usage; 69 the coordinator or a guard does not answer; 75 the lock 
 was lost and the command was stopped; 77 a guard refused the fence.`
 }
 
+// AfterApply decides between waiting and not: what is written in the command
+// outweighs a variable.
+func (c *runCmd) AfterApply(parsed *kong.Context) error {
+	if c.Wait == nil || !c.NoWait {
+		return nil
+	}
+	written := map[string]bool{}
+	for _, p := range parsed.Path {
+		if p.Flag != nil {
+			written[p.Flag.Name] = true
+		}
+	}
+	switch {
+	case written["wait"] == written["no-wait"]:
+		return errors.New("--wait and --no-wait contradict each other; write one of them")
+	case written["wait"]:
+		c.NoWait = false
+	default:
+		c.Wait = nil
+	}
+	return nil
+}
+
 // check refuses values that cannot work, before anything is opened.
 func (c *runCmd) check() error {
 	usage := func(format string, args ...any) error {
@@ -54,8 +80,8 @@ func (c *runCmd) check() error {
 		return usage("the command is missing; write it after --: piton run %s -- COMMAND [ARG...]", plain(c.Lock))
 	case c.TTL <= 0:
 		return usage("--ttl %v is not positive; write how long the lock may outlive its holder, as --ttl 30s", c.TTL)
-	case c.Wait < 0: // 0 is the default: wait for ever
-		return usage("--wait %v is negative; write --wait 10s, or --no-wait", c.Wait)
+	case c.Wait != nil && *c.Wait <= 0:
+		return usage("--wait %v is not positive; write --wait 10s, or --no-wait", *c.Wait)
 	case c.StopGrace != nil && *c.StopGrace < 0:
 		return usage("--stop-grace %v is negative; write 0s, or a time below half of the TTL (%v)", *c.StopGrace, c.TTL/2)
 	case c.StopGrace != nil && *c.StopGrace >= (c.TTL+1)/2:

@@ -141,9 +141,9 @@ func (c *runCmd) acquire(ctx context.Context, locker *piton.Locker) (*piton.Leas
 		return lease, c.acquireError(err, "")
 	}
 	waiting := ctx
-	if c.Wait > 0 {
+	if c.Wait != nil {
 		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeoutCause(ctx, c.Wait, errWaited)
+		waiting, cancel = context.WithTimeoutCause(ctx, *c.Wait, errWaited)
 		defer cancel()
 	}
 	lease, err := locker.Acquire(waiting, c.Lock)
@@ -155,7 +155,7 @@ func (c *runCmd) acquire(ctx context.Context, locker *piton.Locker) (*piton.Leas
 	last, cancel := context.WithTimeout(ctx, lastLook)
 	defer cancel()
 	lease, err = locker.TryAcquire(last, c.Lock)
-	return lease, c.acquireError(err, fmt.Sprintf("gave up after %v: ", c.Wait))
+	return lease, c.acquireError(err, fmt.Sprintf("gave up after %v: ", *c.Wait))
 }
 
 // acquireError gives an error of the Locker its exit code, and gaveUp before its text.

@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -181,6 +182,11 @@ func parse(role, raw string) (*url.URL, error) {
 		return nil, &URLError{fmt.Sprintf("%s %s is not a valid URL: %s", role, Redact(raw), reason(err))}
 	case u.User == nil && u.Host != "" && strings.Contains(raw, "@"):
 		return nil, &URLError{fmt.Sprintf("%s %s: the @ comes after the host; %s", role, Redact(raw), escape)}
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return nil, &URLError{fmt.Sprintf("%s %s: there is no port %s; write one from 1 to 65535", role, Redact(raw), port)}
+		}
 	}
 	u.Scheme = strings.ToLower(u.Scheme)
 	return u, nil

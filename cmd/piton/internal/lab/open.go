@@ -1,3 +1,5 @@
+//go:build linux
+
 package lab
 
 import (
@@ -43,7 +45,7 @@ func openServer(ctx context.Context, raw, prefix string) (server, error) {
 		}
 		return &redisServer{redis.NewClient(opts)}, nil
 	}
-	return nil, &backend.URLError{Problem: fmt.Sprintf("coordinator %s: the proof needs one that several processes can use and that has the usual lock to compare with; write sqlite:///path, redis://host:6379 or rediss://host:6379", backend.Redact(raw))}
+	return nil, &backend.URLError{Problem: fmt.Sprintf("coordinator %s is not for proofs: they need one that several processes can use and that has the usual lock to compare with; write sqlite:///path, redis://host:6379 or rediss://host:6379", backend.Redact(raw))}
 }
 
 func fileURL(path string) string { return (&url.URL{Scheme: "sqlite", Path: path}).String() }
