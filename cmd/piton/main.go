@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	"github.com/pitonlock/piton/cmd/piton/internal/backend"
@@ -57,6 +58,11 @@ func main() {
 // execute parses args, runs the command and returns the exit code.
 func execute(args []string) int {
 	args, command := splitCommand(args)
+	for _, arg := range args { // the parser would replace what it cannot read
+		if !utf8.ValidString(arg) {
+			return fail(&exitError{exitUsage, fmt.Sprintf("the argument %q is not valid UTF-8; lock names and flags are UTF-8 text (the command after -- may be any bytes)", arg)})
+		}
+	}
 	var grammar cli
 	parser := newParser(&grammar)
 	parsed, err := parser.Parse(args)

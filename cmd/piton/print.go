@@ -62,7 +62,7 @@ func fail(err error) int {
 // say prints one line on stderr.
 func say(format string, args ...any) {
 	text := strings.TrimPrefix(fmt.Sprintf(format, args...), "piton: ")
-	text = strings.NewReplacer(":\n", ": ", "\n", "; ").Replace(text) // drivers write several lines
+	text = strings.NewReplacer(":\n", ": ", "\n", "; ", ": piton: ", ": ").Replace(text) // drivers write several lines
 	fmt.Fprintln(os.Stderr, "piton: "+strings.Join(strings.Fields(text), " "))
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +19,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // program is piton as its user starts it.
@@ -282,12 +281,12 @@ sleep 606; sleep 607
 func TestPasswordIsNotInTheProcessList(t *testing.T) {
 	t.Parallel()
 	// A server that takes connections and says nothing keeps piton busy.
-	l, err := unixListener()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(l.fd)
-	p := start(t, nil, "run", "--coordinator", fmt.Sprintf("redis://u:s3cret@127.0.0.1:%d", l.port), "l", "--", "env")
+	defer l.Close()
+	p := start(t, nil, "run", "--coordinator", "redis://u:s3cret@"+l.Addr().String(), "l", "--", "env")
 	within(t, 3*time.Second, func() error {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.cmd.Process.Pid))
 		if err != nil {
@@ -302,22 +301,4 @@ func TestPasswordIsNotInTheProcessList(t *testing.T) {
 	if strings.Contains(p.stderr.String(), "s3cret") || !strings.Contains(p.stderr.String(), "no answer in time") {
 		t.Fatalf("stderr %q", p.stderr.String())
 	}
-}
-
-type listener struct{ fd, port int }
-
-// unixListener listens on a free port without ever accepting.
-func unixListener() (listener, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return listener{}, err
-	}
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 8)); err != nil {
-		return listener{}, err
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		return listener{}, err
-	}
-	return listener{fd, name.(*unix.SockaddrInet4).Port}, nil
 }

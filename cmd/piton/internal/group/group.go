@@ -115,7 +115,7 @@ func Start(c Command) (*Group, error) {
 	}
 	g.last = time.AfterFunc(time.Until(c.Until)-c.Margin/2, g.kill)
 	go g.listen(reports)
-	g.order(order{Start: &start{Path: c.Path, Args: c.Args, Terminal: c.Terminal, Grace: c.Grace, Margin: c.Margin}, Until: bootTime(c.Until)})
+	g.order(order{Start: &start{Path: []byte(c.Path), Args: bytesOf(c.Args), Terminal: c.Terminal, Grace: c.Grace, Margin: c.Margin}, Until: bootTime(c.Until)})
 	if err := <-g.started; err != nil {
 		<-g.done
 		return nil, err

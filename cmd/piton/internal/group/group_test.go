@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	osprocess "github.com/pitonlock/piton/internal/process"
 )
 
 // The test binary plays three parts: the tests, the program that runs a command
@@ -335,14 +337,7 @@ func TestParseStatWithOddNames(t *testing.T) {
 
 func stop(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+	if err := osprocess.Pause(pid); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, time.Now().Add(5*time.Second), func() error {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || !bytes.Contains(stat, []byte(") T ")) {
-			return fmt.Errorf("process %d is not stopped: %s", pid, stat)
-		}
-		return nil
-	})
 }

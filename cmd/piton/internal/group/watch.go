@@ -93,7 +93,7 @@ func (w *watcher) launch(children chan os.Signal) error {
 	if w.start.Terminal && w.tty != nil {
 		sys.Foreground, sys.Ctty = true, int(w.tty.Fd())
 	}
-	w.pgid, err = syscall.ForkExec(w.start.Path, w.start.Args, &syscall.ProcAttr{
+	w.pgid, err = syscall.ForkExec(string(w.start.Path), stringsOf(w.start.Args), &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: sys,
 	})
 	if err != nil {

@@ -18,11 +18,29 @@ type order struct {
 	Resume bool           `json:",omitempty"`
 }
 
+// The command is bytes, not text: JSON would replace what is not UTF-8, and the
+// command would act on another file.
 type start struct {
-	Path          string
-	Args          []string
+	Path          []byte
+	Args          [][]byte
 	Terminal      bool
 	Grace, Margin time.Duration
+}
+
+func bytesOf(args []string) [][]byte {
+	all := make([][]byte, len(args))
+	for i, a := range args {
+		all[i] = []byte(a)
+	}
+	return all
+}
+
+func stringsOf(args [][]byte) []string {
+	all := make([]string, len(args))
+	for i, a := range args {
+		all[i] = string(a)
+	}
+	return all
 }
 
 // report goes from the watcher to piton: Pid or Errno first, Gone last.

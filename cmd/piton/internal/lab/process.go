@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,7 +14,8 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
-	"time"
+
+	osprocess "github.com/pitonlock/piton/internal/process"
 )
 
 // nursery starts processes from one OS thread that lives as long as it does:
@@ -139,47 +139,8 @@ func (p *process) do(ctx context.Context, step string) (event, error) {
 	return p.await(ctx, step)
 }
 
-// stop sends SIGSTOP and returns when the kernel shows every thread as stopped.
-func (p *process) stop(ctx context.Context) error {
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
-	for {
-		stopped, err := allStopped(p.cmd.Process.Pid)
-		if err != nil || stopped {
-			return err
-		}
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return fmt.Errorf("worker %d did not stop: %w", p.worker, context.Cause(ctx))
-		}
-	}
-}
-
-func allStopped(pid int) (bool, error) {
-	tasks := fmt.Sprintf("/proc/%d/task", pid)
-	threads, err := os.ReadDir(tasks)
-	if err != nil {
-		return false, err
-	}
-	for _, t := range threads {
-		stat, err := os.ReadFile(tasks + "/" + t.Name() + "/stat")
-		if errors.Is(err, os.ErrNotExist) {
-			continue // the thread has just ended
-		}
-		if err != nil {
-			return false, err
-		}
-		// The name, in parentheses, may hold anything; the state follows it.
-		if i := bytes.LastIndexByte(stat, ')'); i < 0 || i+2 >= len(stat) || stat[i+2] != 'T' {
-			return false, nil
-		}
-	}
-	return true, nil
-}
+// stop sends SIGSTOP and returns when every thread stands still.
+func (p *process) stop() error { return osprocess.Pause(p.cmd.Process.Pid) }
 
 func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 

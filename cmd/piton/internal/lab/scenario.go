@@ -127,7 +127,7 @@ func (r *round) act(ctx context.Context, w1, w2 *process) error {
 	}
 	// Worker 1 waits for its next step. It is stopped, and finds the step in its
 	// pipe when it goes on: the pause is exactly between the check and the write.
-	if err := w1.stop(ctx); err != nil {
+	if err := w1.stop(); err != nil {
 		return err
 	}
 	stopped := time.Now()
