@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pitonlock/piton/cmd/piton/internal/group"
 )
 
 // program is piton as its user starts it.
@@ -88,7 +90,7 @@ func start(t *testing.T, env []string, args ...string) *program {
 	return p
 }
 
-// living returns every process below piton that is alive, wherever it went.
+// living returns every process of the command that is alive, wherever it went.
 func (p *program) living() []int {
 	var pids []int
 	entries, _ := os.ReadDir("/proc")
@@ -98,7 +100,9 @@ func (p *program) living() []int {
 			continue
 		}
 		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if bytes.Contains(env, []byte(p.mark+"\x00")) {
+		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		watcher := bytes.HasSuffix(line, []byte("\x00"+group.WatchArg+"\x00"))
+		if bytes.Contains(env, []byte(p.mark+"\x00")) && !watcher {
 			pids = append(pids, pid)
 		}
 	}

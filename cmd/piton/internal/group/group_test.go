@@ -118,7 +118,8 @@ func hold(t *testing.T, s holderSpec) *holder {
 	return h
 }
 
-// marked returns the living processes below the stand-in, wherever they went.
+// marked returns the living processes below the stand-in, wherever they went,
+// without the watcher, which is not at work.
 func (h *holder) marked() []int {
 	var pids []int
 	entries, _ := os.ReadDir("/proc")
@@ -128,7 +129,8 @@ func (h *holder) marked() []int {
 			continue
 		}
 		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ") // a zombie has none
-		if bytes.Contains(env, []byte(h.mark+"\x00")) {
+		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if bytes.Contains(env, []byte(h.mark+"\x00")) && !bytes.HasSuffix(line, []byte("\x00"+WatchArg+"\x00")) {
 			pids = append(pids, pid)
 		}
 	}
@@ -225,11 +227,18 @@ func TestChildSurvivesLockLoss(t *testing.T) {
 
 func TestGroupGoneWhenHolderIsKilled(t *testing.T) {
 	h := hold(t, holderSpec{Lease: time.Minute, Grace: 5 * time.Second, Script: stubborn})
+	watcher := h.watcher()
 	killed := time.Since(h.begin)
 	if err := h.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("all gone %v after the KILL", h.gone(killed+time.Second)-killed)
+	eventually(t, time.Now().Add(5*time.Second), func() error {
+		if osprocess.Alive(watcher) {
+			return errors.New("the watcher is left")
+		}
+		return nil
+	})
 }
 
 func TestGroupGoneWhenHolderIsStopped(t *testing.T) {
