@@ -31,6 +31,7 @@ type acquisition struct {
 	turn  *turn
 
 	answered bool            // the coordinator has answered in this call
+	silence  error           // why the last attempt had no answer, if ctx was not why
 	unheard  <-chan struct{} // an attempt without an answer: closed when the driver has returned; nil: none
 	told     bool            // EventWaiting was emitted
 	held     *HeldError
@@ -226,6 +227,16 @@ func (a *acquisition) ended(ctx context.Context) error {
 	if a.held != nil {
 		return fmt.Errorf("piton: waiting for lock %q (%s): %w", a.lock, a.held.Error(), context.Cause(ctx))
 	}
+	// An outage is another answer than a wait in vain. Who cancels at once, before
+	// any attempt failed, has not found out.
+	late := a.unheard != nil && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	switch {
+	case a.answered:
+	case a.silence != nil:
+		return fmt.Errorf("piton: acquiring lock %q: %w (%w: %w)", a.lock, context.Cause(ctx), ErrUnavailable, a.silence)
+	case late:
+		return fmt.Errorf("piton: acquiring lock %q: %w (%w: no answer until then)", a.lock, context.Cause(ctx), ErrUnavailable)
+	}
 	return fmt.Errorf("piton: acquiring lock %q: %w", a.lock, context.Cause(ctx))
 }
 
@@ -253,6 +264,7 @@ func (a *acquisition) ask(ctx context.Context, r Request) (Grant, time.Duration,
 		if ctx.Err() != nil {
 			return Grant{}, 0, a.ended(ctx)
 		}
+		a.silence = err
 		if a.givesUp(tries, a.clock.Now()-began) {
 			return Grant{}, 0, fmt.Errorf("piton: acquiring lock %q: %w: %w", r.Lock, ErrUnavailable, err)
 		}

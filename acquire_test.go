@@ -77,6 +77,36 @@ func TestAnUnreachableCoordinatorIsNotHeld(t *testing.T) {
 	}
 }
 
+// A deadline that is shorter than the patience with a silent coordinator.
+func TestADeadlineDuringAnOutageSaysBoth(t *testing.T) {
+	fails := map[string]func(){"refuses": func() {}, "hangs": func() { hang(time.Hour) }}
+	for name, fail := range fails {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := newTap()
+				c.onAcquire = func(context.Context, int, piton.Request, acquireCall) (piton.Grant, error) {
+					fail()
+					return piton.Grant{}, errNetwork
+				}
+				bound := 20 * time.Millisecond
+				ctx, cancel := context.WithTimeout(t.Context(), bound)
+				defer cancel()
+				start := time.Now()
+				_, err := newLocker(t, c).Acquire(ctx, "a")
+				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, piton.ErrUnavailable) || errors.Is(err, piton.ErrHeld) {
+					t.Errorf("%v; want the deadline and ErrUnavailable", err)
+				}
+				if name == "refuses" && !errors.Is(err, errNetwork) {
+					t.Errorf("%v hides the driver's error", err)
+				}
+				if took := time.Since(start); took != bound {
+					t.Errorf("it took %v; want %v", took, bound)
+				}
+			})
+		})
+	}
+}
+
 // Somebody who waits for a lock is not sent away by a coordinator that restarts.
 func TestAWaiterSitsOutAnOutage(t *testing.T) {
 	bubble(t, func(t *testing.T) {

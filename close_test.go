@@ -126,6 +126,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"defaults", nil, nil},
 		{"TTL 0", []piton.Option{piton.WithTTL(0)}, []string{"TTL 0s", "20ms"}},
 		{"TTL negative", []piton.Option{piton.WithTTL(-time.Second)}, []string{"TTL -1s"}},
+		{"TTL = a day", []piton.Option{piton.WithTTL(24 * time.Hour)}, nil},
+		{"TTL > a day", []piton.Option{piton.WithTTL(24*time.Hour + 1)}, []string{"TTL 24h0m0.000000001s", "24h0m0s"}},
 		{"heartbeat = TTL", []piton.Option{piton.WithTTL(10 * time.Second), piton.WithHeartbeat(10 * time.Second)}, []string{"10s", "5s"}},
 		{"heartbeat = 0.9 TTL", []piton.Option{piton.WithTTL(10 * time.Second), piton.WithHeartbeat(9 * time.Second)}, []string{"9s", "10s", "5s"}},
 		{"heartbeat > TTL", []piton.Option{piton.WithHeartbeat(time.Minute)}, []string{"1m0s", "30s"}},

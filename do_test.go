@@ -41,6 +41,13 @@ func TestDoReturnsWhatTheWorkReturns(t *testing.T) {
 	})
 }
 
+func TestDoWithoutAWorkTakesNothing(t *testing.T) {
+	c := newTap()
+	if err := newLocker(t, c).Do(t.Context(), "a", nil); err == nil || c.count(&c.acquires) != 0 {
+		t.Errorf("Do(nil): %v after %d requests; want an error and none", err, c.count(&c.acquires))
+	}
+}
+
 // D11 and ReleaseAfterWork: the caller hangs up in mid-work.
 func TestTheCallersEndStopsRenewalAndReleasesAfterTheWork(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -54,7 +54,7 @@
 //	                            until the next heartbeat; the lease goes on
 //	two heartbeats fail         the lease is lost at two thirds of the TTL (ReasonRenewal)
 //	a renewal hangs             the lease is lost at its trusted end (ReasonExpired)
-//	the coordinator says no     lost at once (ReasonTaken, ReasonExpired)
+//	the coordinator says no     lost at once (ReasonTaken, ReasonMissing)
 //	the process is frozen       its writes are refused by the guard; lost when it wakes up
 //	the machine was suspended   lost within half a second of waking up; Err knows at once
 //	the coordinator forgets     the guard refuses the seal, and the holder asks for a

@@ -50,10 +50,11 @@ type Reason string
 
 // The reasons of a [LostError].
 const (
-	ReasonExpired  Reason = "expired"          // the trusted time ran out, or the coordinator no longer has the grant
-	ReasonTaken    Reason = "taken by another" // the coordinator has granted the lock to another holder
-	ReasonRenewal  Reason = "renewal failed"   // two heartbeats in a row failed
-	ReasonReplaced Reason = "token replaced"   // the token was lifted by a repair before the lease was handed out
+	ReasonExpired  Reason = "expired"                                                    // the trusted time ran out
+	ReasonMissing  Reason = "no longer at the coordinator, though its time was not over" // broken by an operator, forgotten by the coordinator, or its clock was set forward
+	ReasonTaken    Reason = "taken by another"                                           // the coordinator has granted the lock to another holder
+	ReasonRenewal  Reason = "renewal failed"                                             // two heartbeats in a row failed
+	ReasonReplaced Reason = "token replaced"                                             // the token was lifted by a repair before the lease was handed out
 )
 
 // LostError says which lease was lost and why. errors.Is finds [ErrLost] and,

@@ -316,6 +316,9 @@ func (h *heartbeats) answered(r *renewal, g Grant, err error) {
 		if lost := asLost(err); lost != nil {
 			why.Reason, why.By, why.Err = lost.Reason, lost.By, lost.Err
 		}
+		if why.Reason == ReasonExpired && l.left() > 0 {
+			why.Reason = ReasonMissing // a driver sees no difference, the lease's own clock does
+		}
 		h.lose(l, why)
 		return
 	case err != nil && current && !b.stopped:

@@ -149,6 +149,22 @@ func TestNotYoursEndsTheLeaseAtOnce(t *testing.T) {
 	})
 }
 
+// A grant that is gone although its time is not over did not expire: somebody
+// broke it, or the coordinator forgot it.
+func TestAMissingGrantIsNotCalledExpired(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := newTap()
+		l := newLocker(t, c)
+		lease := acquire(t, l, "a")
+		if ok, err := c.Break(t.Context(), "a", lease.Token()); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if took, lost := lostAfter(t, lease); took != ttl/3 || lost.Reason != piton.ReasonMissing {
+			t.Errorf("lost after %v: %v; want at the first heartbeat, %q", took, lost, piton.ReasonMissing)
+		}
+	})
+}
+
 // A success that comes after its attempt was given up still counts from when it was sent.
 func TestALateSuccessCounts(t *testing.T) {
 	bubble(t, func(t *testing.T) {

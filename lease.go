@@ -89,8 +89,9 @@ func (l *Lease) left() time.Duration {
 }
 
 // Release stops the heartbeat, ends the lease's context with [ErrReleased] and
-// gives the lock back. Call it when the work has ended, not before. ctx bounds
-// only the waiting: the release is sent even if ctx has ended.
+// gives the lock back. Call it when the work has ended, not before: a storage
+// admits the fence of a released lease until it is sealed for the next holder.
+// ctx bounds only the waiting: the release is sent even if ctx has ended.
 //
 // nil means that the coordinator no longer has this grant; a repeated call is
 // harmless. A *[LostError] says that the lease had been lost before, and with

@@ -52,8 +52,9 @@ func New(c Coordinator, opts ...Option) (*Locker, error) {
 // ctx bounds the waiting only; cancelling it afterwards does not end the lease.
 // When it ends first, Acquire returns within 50 ms with an error that wraps
 // context.Cause(ctx), and what may have been granted meanwhile is given back in
-// the background. Other errors: [ErrUnavailable] with the driver's error when
-// the coordinator does not answer, after three tries or, if it had answered
+// the background; if the coordinator had not answered by then, errors.Is finds
+// [ErrUnavailable], too. Other errors: [ErrUnavailable] with the driver's error
+// when the coordinator does not answer, after three tries or, if it had answered
 // before, for a whole TTL; [ErrStale] or the guard's own error when a storage cannot
 // be sealed; [ErrClosed]; and a lock name that [ValidateLock] refuses.
 func (l *Locker) Acquire(ctx context.Context, lock string) (*Lease, error) {
@@ -78,6 +79,9 @@ func (l *Locker) TryAcquire(ctx context.Context, lock string) (*Lease, error) {
 // returned (then others may have worked at the same time, and only what a guard
 // admitted counts), and that of a release that failed.
 func (l *Locker) Do(ctx context.Context, lock string, work func(ctx context.Context, lease *Lease) error) (err error) {
+	if work == nil {
+		return errors.New("piton: Do was given no work function")
+	}
 	leave, err := l.enter()
 	if err != nil {
 		return err

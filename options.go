@@ -15,6 +15,10 @@ const (
 	// minTTL leaves room for two heartbeats beside the margin and the jitter of a
 	// busy machine's scheduler.
 	minTTL = 20 * time.Millisecond
+	// maxTTL is what every coordinator can grant; Consul's sessions end at a day
+	// (https://developer.hashicorp.com/consul/api-docs/session#ttl). A TTL is how
+	// long others wait after a crash, not how long the work may take.
+	maxTTL = 24 * time.Hour
 )
 
 // Option configures a [Locker]. Options are checked by [New].
@@ -30,7 +34,7 @@ type config struct {
 	clock     *clock.Clock
 }
 
-// WithTTL sets how long a grant lasts without renewal, at least 20 ms; the
+// WithTTL sets how long a grant lasts without renewal, 20 ms to 24 h; the
 // default is 30 s. It is also how long others wait after a holder crashed. The
 // coordinator may grant less; the lease then lives by what was granted.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
@@ -67,6 +71,8 @@ func newConfig(opts []Option) (config, error) {
 	switch {
 	case c.ttl < minTTL:
 		return c, fmt.Errorf("piton: TTL %v is too short; want at least %v", c.ttl, minTTL)
+	case c.ttl > maxTTL:
+		return c, fmt.Errorf("piton: TTL %v is too long; want at most %v: renewal keeps a lease for as long as the work takes, and after a crash others wait for a whole TTL", c.ttl, maxTTL)
 	case c.heartbeat < 0:
 		return c, fmt.Errorf("piton: heartbeat %v is negative; want more than 0 and at most half of the TTL, %v", c.heartbeat, c.ttl/2)
 	case c.heartbeat > c.ttl/2:
