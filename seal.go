@@ -63,7 +63,7 @@ func (a *acquisition) sealAll(ctx context.Context, lease *Lease) error {
 // repair lifts the lease's token above the mark.
 func (a *acquisition) repair(ctx context.Context, lease *Lease, stale *StaleError) error {
 	if stale.Mark.Token > MaxToken-floorRoom {
-		return fmt.Errorf("piton: the storage's mark of lock %q has token %d, which no coordinator can have granted: correct the mark: %w", a.lock, stale.Mark.Token, stale)
+		return fmt.Errorf("piton: the storage's mark of lock %q has token %d, which no coordinator can have granted: look for what wrote it, then set it to the token of the latest lease (in SQL: UPDATE piton_marks SET token = ... WHERE \"lock\" = ...): %w", a.lock, stale.Mark.Token, stale)
 	}
 	old := *lease.grant.Load()
 	a.beats.pause(lease)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log"
 
 	"github.com/pitonlock/piton"
@@ -40,4 +41,15 @@ func Example() {
 	case err != nil:
 		log.Print(err)
 	}
+}
+
+// A script's transaction begins with this text.
+func ExampleAdmitScript() {
+	script, err := sqlguard.AdmitScript(sqlguard.SQLite, piton.Fence{Lock: "a", Token: 7, Holder: "b"})
+	fmt.Print(script, err)
+	// Output:
+	// INSERT OR ROLLBACK INTO piton_marks ("lock", token, holder)
+	// SELECT CAST(x'61' AS TEXT), 0, 'stale fence, or never sealed in this database'
+	// WHERE NOT EXISTS (SELECT 1 FROM piton_marks WHERE "lock" = CAST(x'61' AS TEXT) AND token = 7 AND holder = CAST(x'62' AS TEXT));
+	// <nil>
 }

@@ -17,6 +17,8 @@
 // After [Guard.Seal] of a fence has returned nil, no transaction that was
 // admitted with an older fence, or with the same token of another holder, can
 // commit any more; and what is read from then on is not changed by any of them.
+// A transaction ends with its COMMIT: a function that sends COMMIT and BEGIN as
+// text goes on without having been admitted.
 // This depends on no clock and on no coordinator, only on the database keeping
 // what it has committed. It covers every write that goes through [Guard.Tx] or
 // [Guard.Admit] and none that goes around them.
@@ -83,6 +85,9 @@ func New(db *sql.DB, d Dialect) (*Guard, error) {
 	named, ok := statements[d]
 	if !ok {
 		return nil, fmt.Errorf("sqlguard: unknown dialect %v; want sqlguard.Postgres, sqlguard.MySQL or sqlguard.SQLite", d)
+	}
+	if err := sqlerr.CheckDriver(db, d.String()); err != nil {
+		return nil, fmt.Errorf("sqlguard: %w", err)
 	}
 	return &Guard{db: db, dialect: d, sql: named}, nil
 }

@@ -57,3 +57,10 @@ SET @piton_wait = @@SESSION.innodb_lock_wait_timeout,
 -- name: unbind-mysql
 SET SESSION innodb_lock_wait_timeout = @piton_wait,
     SESSION wait_timeout = @piton_idle
+
+-- Outside of a procedure only a failing expression ends a batch: a scalar
+-- subquery of two rows.
+-- name: script
+SET @piton_admitted = NULL;
+SELECT token INTO @piton_admitted FROM piton_marks WHERE `lock` = x':lock' AND token = :token AND holder = x':holder' LOCK IN SHARE MODE;
+SELECT IF(@piton_admitted IS NULL, (SELECT 'stale fence' UNION SELECT 'stale fence, or never sealed in this database'), 'admitted') AS piton;

@@ -44,3 +44,17 @@ FOR SHARE OF m
 
 -- name: status
 SELECT coalesce(txid_status($1::bigint), '')
+
+-- name: script
+DO $piton$
+BEGIN
+    PERFORM set_config('idle_in_transaction_session_timeout', '30s', true)
+    WHERE current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN interval '1 ms' AND interval '30 s';
+    PERFORM FROM piton_marks
+    WHERE "lock" = convert_from(decode(':lock', 'hex'), 'UTF8') AND token = :token AND holder = convert_from(decode(':holder', 'hex'), 'UTF8')
+    FOR SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'piton: the fence with token :token is stale, or was never sealed in this database';
+    END IF;
+END
+$piton$;

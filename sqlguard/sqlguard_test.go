@@ -11,9 +11,9 @@ import (
 // Every dialect has the statements that the code looks up by name.
 func TestStatements(t *testing.T) {
 	want := map[Dialect][]string{
-		Postgres: {"check", "create", "mark", "probe", "seal", "status"},
-		MySQL:    {"bind-mariadb", "bind-mysql", "check", "create", "mark", "probe", "seal", "unbind-mariadb", "unbind-mysql", "version"},
-		SQLite:   {"check", "create", "mark", "probe", "seal"},
+		Postgres: {"check", "create", "mark", "probe", "script", "seal", "status"},
+		MySQL:    {"bind-mariadb", "bind-mysql", "check", "create", "mark", "probe", "script", "seal", "unbind-mariadb", "unbind-mysql", "version"},
+		SQLite:   {"check", "create", "mark", "probe", "script", "seal"},
 	}
 	for d, names := range want {
 		if got := slices.Sorted(maps.Keys(statements[d])); !slices.Equal(got, names) {

@@ -23,3 +23,10 @@ RETURNING token, holder
 -- IMMEDIATE, and no seal can come between.
 -- name: check
 UPDATE piton_marks SET token = token WHERE "lock" = ? RETURNING token, holder
+
+-- Token 0 violates the table's own check. An INSERT has the write lock before it
+-- reads.
+-- name: script
+INSERT OR ROLLBACK INTO piton_marks ("lock", token, holder)
+SELECT CAST(x':lock' AS TEXT), 0, 'stale fence, or never sealed in this database'
+WHERE NOT EXISTS (SELECT 1 FROM piton_marks WHERE "lock" = CAST(x':lock' AS TEXT) AND token = :token AND holder = CAST(x':holder' AS TEXT));

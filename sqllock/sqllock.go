@@ -72,6 +72,17 @@ const (
 	MySQL                       // MySQL 5.7 or newer, MariaDB 10.3 or newer
 )
 
+// String returns the name of the dialect, for messages.
+func (d Dialect) String() string {
+	switch d {
+	case Postgres:
+		return "postgres"
+	case MySQL:
+		return "mysql"
+	}
+	return fmt.Sprintf("Dialect(%d)", int(d))
+}
+
 // Channel is the channel on which PostgreSQL tells the names of locks that were
 // released or broken (NOTIFY). Package postgres/pgxlock listens to it.
 const Channel = "piton_end"
@@ -112,6 +123,9 @@ func New(db *sql.DB, d Dialect) (*Coordinator, error) {
 		c.sql = positional(sqlfile.Named(mysqlSQL))
 	default:
 		return nil, fmt.Errorf("sqllock: unknown dialect %d; want sqllock.Postgres or sqllock.MySQL", d)
+	}
+	if err := sqlerr.CheckDriver(db, d.String()); err != nil {
+		return nil, fmt.Errorf("sqllock: %w", err)
 	}
 	return c, nil
 }

@@ -153,7 +153,7 @@ func (c *breakCmd) Run(ctx context.Context) error {
 	if token < 1 || token > piton.MaxToken {
 		return &exitError{exitUsage, fmt.Sprintf("--token %d is not a token; write the number that piton show %s prints", c.Token, plain(c.Lock))}
 	}
-	b, err := c.open(ctx)
+	b, err := c.openExisting(ctx)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (c *breakCmd) refused(token piton.Token, held *piton.HeldError) error {
 }
 
 func openInspector(ctx context.Context, c connection) (backend.Backend, piton.Inspector, error) {
-	b, err := c.open(ctx)
+	b, err := c.openExisting(ctx)
 	if err != nil {
 		return b, nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,6 +30,7 @@ type cli struct {
 	Locks      locksCmd      `cmd:"" help:"List the locks that are held."`
 	Show       showCmd       `cmd:"" help:"Show who holds a lock."`
 	Break      breakCmd      `cmd:"" help:"Take a lock away from its holder."`
+	Admit      admitCmd      `cmd:"" help:"Print the SQL by which a script shows its fence to the storage."`
 	Prove      proveCmd      `cmd:"" help:"Show on your own servers what a late write does, and that it is refused."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
@@ -57,7 +59,7 @@ func main() {
 
 // execute parses args, runs the command and returns the exit code.
 func execute(args []string) int {
-	args, command := splitCommand(args)
+	args, command := splitCommand(usualForms(args))
 	for _, arg := range args { // the parser would replace what it cannot read
 		if !utf8.ValidString(arg) {
 			return fail(&exitError{exitUsage, fmt.Sprintf("the argument %q is not valid UTF-8; lock names and flags are UTF-8 text (the command after -- may be any bytes)", arg)})
@@ -68,9 +70,6 @@ func execute(args []string) int {
 	parsed, err := parser.Parse(args)
 	if err != nil {
 		return fail(usageError(err, args, command))
-	}
-	if command != nil && parsed.Command() != "run <lock>" {
-		return fail(&exitError{exitUsage, fmt.Sprintf("piton %s takes no command after --; only piton run does", strings.Fields(parsed.Command())[0])})
 	}
 	grammar.Run.Command = command
 	ctx := context.Background()
@@ -115,15 +114,31 @@ func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	return err
 }
 
-// splitCommand cuts the command off `piton run ... -- COMMAND`, so that its
-// words are never taken for flags of piton. command is nil without --.
-func splitCommand(args []string) (own, command []string) {
-	for i, arg := range args {
-		if arg == "--" {
-			return args[:i], append([]string{}, args[i+1:]...)
-		}
+// usualForms understands `piton help run` and `piton --version`.
+func usualForms(args []string) []string {
+	switch {
+	case len(args) > 0 && args[0] == "help":
+		return append(slices.Clone(args[1:]), "--help")
+	case len(args) == 1 && args[0] == "--version":
+		return []string{"version"}
 	}
-	return args, nil
+	return args
+}
+
+// splitCommand cuts the command off `piton run ... -- COMMAND`, so that its
+// words are never taken for flags of piton. command is nil without --. In
+// `piton run ... -- -NAME -- COMMAND`, and after the -- of other subcommands, is
+// the name of a lock that looks like a flag.
+func splitCommand(args []string) (own, command []string) {
+	i := slices.Index(args, "--")
+	if i < 0 || args[0] != "run" {
+		return args, nil
+	}
+	own, command = args[:i], append([]string{}, args[i+1:]...)
+	if len(command) > 1 && strings.HasPrefix(command[0], "-") && command[1] == "--" {
+		return args[:i+2], command[2:]
+	}
+	return own, command
 }
 
 // usageError turns the parser's complaint into one line that also says what to write.
@@ -136,8 +151,17 @@ func usageError(err error, args, command []string) error {
 	switch {
 	case strings.HasPrefix(text, "unexpected argument") && name == "piton run":
 		text += "; write the command after --: piton run LOCK -- COMMAND [ARG...]"
-	case strings.HasPrefix(text, "unexpected argument"):
+	case strings.HasPrefix(text, "unexpected argument") && len(args) > 0 && strings.HasPrefix(text, "unexpected argument "+args[0]):
 		name = "piton"
+		text = strings.Replace(text, "unexpected argument", "there is no subcommand", 1)
+	case strings.HasPrefix(text, "unexpected argument") && slices.Contains(args, "--"):
+		text = name + " takes no command after --; only piton run does"
+	case strings.HasPrefix(text, "unexpected argument"):
+	case strings.HasPrefix(text, "unknown flag") && slices.ContainsFunc(args, func(a string) bool { return len(a) > 2 && a[0] == '-' && a[1] != '-' }):
+		text, _, _ = strings.Cut(text, ", did you mean")
+		text += "; before a lock name that begins with - write --"
+	case strings.Contains(text, `"<dialect>"`) || strings.HasPrefix(text, "<dialect> must be"):
+		text = "write what the database speaks: piton admit postgres, mysql or sqlite"
 	case strings.Contains(text, `"<lock>"`) && name == "piton run" && command != nil:
 		text = "the name of the lock is missing; write piton run LOCK -- COMMAND [ARG...]"
 	case strings.Contains(text, `"<lock>"`) && name == "piton run":
@@ -153,12 +177,16 @@ func usageError(err error, args, command []string) error {
 		name = "piton"
 	}
 	text = strings.Replace(text, "expected a valid 64 bit int but got", "write a whole number, not", 1)
+	text = negativeValue.ReplaceAllString(text, "$1 is negative")
 	text = missingValue.ReplaceAllString(text, "its value is missing")
 	return &exitError{exitUsage, fmt.Sprintf("%s (see %s --help)", text, name)}
 }
 
 // missingValue is how the parser says that a flag is the last word.
-var missingValue = regexp.MustCompile(`(expected \w+ value but got "EOL" \(<EOL>\)|missing value, expecting .*)`)
+var missingValue = regexp.MustCompile(`(expected \w+ value but got "(EOL|-.*)" \((<EOL>|\w+ flag)\).*|missing value, expecting .*)`)
+
+// negativeValue is how it says that a value looks like a flag.
+var negativeValue = regexp.MustCompile(`expected \w+ value but got "(-[0-9.][^"]*)" \(\w+ flag\).*`)
 
 // decodeDuration reads a duration and says how to write one.
 func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
@@ -185,6 +213,15 @@ func (c connection) open(ctx context.Context) (backend.Backend, error) {
 		return b, openError(err)
 	}
 	return b, nil
+}
+
+// openExisting is open for those who only look: a mistyped path is no coordinator
+// without locks.
+func (c connection) openExisting(ctx context.Context) (backend.Backend, error) {
+	if err := backend.Missing("coordinator", c.Coordinator); err != nil {
+		return backend.Backend{}, openError(err)
+	}
+	return c.open(ctx)
 }
 
 // openError gives an error of package backend its exit code.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -49,6 +50,12 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": exits,
 			"usage": usage,
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "ci" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			return os.Getenv("CI") != "", nil
 		},
 		RequireExplicitExec: true,
 	})

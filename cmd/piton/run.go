@@ -15,7 +15,7 @@ type runCmd struct {
 	connection
 	Guard     []string       `env:"PITON_GUARD" sep:" " placeholder:"URL" help:"Storage that refuses late writes: postgres://, mysql://, sqlite:///path. May be repeated; in the variable separated by blanks."`
 	TTL       time.Duration  `name:"ttl" env:"PITON_TTL" default:"30s" placeholder:"DUR" help:"How long the lock outlives piton, the machine or the network. Renewed every third of it. Default ${default}."`
-	Wait      *time.Duration `env:"PITON_WAIT" placeholder:"DUR" help:"Give up waiting for the lock after this. Default: wait for ever."`
+	Wait      *time.Duration `env:"PITON_WAIT" placeholder:"DUR" help:"Give up waiting for the lock after this, and for a server that does not answer, too. Default: for ever, and 5s for a server."`
 	NoWait    bool           `env:"PITON_NO_WAIT" help:"Do not wait at all."`
 	StopGrace *time.Duration `env:"PITON_STOP_GRACE" placeholder:"DUR" help:"Between TERM and KILL when the command has to end. Less than half of the TTL. Default: a fifth of the TTL, at most 5s."`
 	Owner     string         `env:"PITON_OWNER" placeholder:"LABEL" help:"What others read about the holder. Default: user, host, pid and command."`
@@ -32,8 +32,12 @@ func (runCmd) Help() string {
     PITON_COORDINATOR=rediss://:secret@cache:6379 \
     PITON_GUARD=postgres://app:secret@db/app piton run invoices -- ./invoices
 
-It finds in its environment PITON_LOCK, PITON_TOKEN, PITON_HOLDER and PITON_FENCE, which proves the
-lease to guarded storage. stdin, stdout and stderr are its own; INT, TERM, HUP and QUIT are passed on.
+It finds in its environment PITON_LOCK, PITON_TOKEN, PITON_HOLDER and PITON_FENCE. --guard records the
+fence in a database when the lock is acquired; what the command writes there is refused after a loss
+only if it shows its fence: piton admit --help has the SQL. stdin, stdout and stderr are its own.
+
+INT, HUP, QUIT, USR1 and USR2 are passed on. So is TERM, and renewal stops: the command has the rest of
+the lease to end, two thirds of the TTL or more. A second TERM leaves it only the grace.
 
 When the lease cannot be kept, everything that the command started gets TERM, and KILL before the
 lease ends. The same happens to what is left when the command itself ends; then the lock is given
@@ -42,7 +46,7 @@ back. A grace above a third of the TTL leaves the renewal only one try.
 A password in a URL on the command line is moved to the environment at once; other users may see it
 for a moment. The variable avoids that.
 
-Exit codes: the command's own; 128+n when signal n ended it; 126 it cannot be executed; 127 it was
+Exit codes: the command's own; 128+n when signal n ended it, or piton while it waited; 126 it cannot be executed; 127 it was
 not found; 64 usage; 69 the coordinator or a guard does not answer; 75 the lock is held; 76 the lease
 was lost and the command was stopped; 77 a guard refused the fence.`
 }
@@ -76,6 +80,8 @@ func (c *runCmd) check() error {
 		return &exitError{exitUsage, fmt.Sprintf(format, args...)}
 	}
 	switch {
+	case len(c.Command) > 0 && c.Command[0] == "":
+		return usage("the command is empty; write it after --: piton run %s -- COMMAND [ARG...]", plain(c.Lock))
 	case len(c.Command) == 0:
 		return usage("the command is missing; write it after --: piton run %s -- COMMAND [ARG...]", plain(c.Lock))
 	case c.TTL <= 0:

@@ -41,7 +41,7 @@ func (c *runCmd) Run() error {
 		return notExecuted(c.Command[0], err)
 	}
 	signals := make(chan os.Signal, 16)
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
 		if !signal.Ignored(s) { // nohup, background jobs
 			signal.Notify(signals, s)
 		}
@@ -78,7 +78,7 @@ func (c *runCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	return c.hold(lease, path, signals)
+	return c.hold(locker, lease, path, signals)
 }
 
 // open connects to the coordinator and the guards.
@@ -88,6 +88,11 @@ func (c *runCmd) open(ctx context.Context) (*piton.Locker, func(), error) {
 		for i := len(closers) - 1; i >= 0; i-- {
 			_ = closers[i]() // what was to be kept is kept; the process ends
 		}
+	}
+	if c.Wait != nil { // who waits briefly for a lock waits briefly for a server
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(*c.Wait, lastLook))
+		defer cancel()
 	}
 	b, err := c.connection.open(ctx)
 	if err != nil {
@@ -175,13 +180,16 @@ func (c *runCmd) acquireError(err error, gaveUp string) error {
 }
 
 // hold runs the command under the lease and gives the lease back.
-func (c *runCmd) hold(lease *piton.Lease, path string, signals <-chan os.Signal) error {
+func (c *runCmd) hold(locker *piton.Locker, lease *piton.Lease, path string, signals <-chan os.Signal) error {
 	g, err := group.Start(group.Command{
 		Path: path, Args: c.Command, Env: c.environ(lease.Fence()),
 		Grace: c.grace(), Margin: c.margin(), Until: lease.Until(), Terminal: group.WantsTerminal(),
 	})
 	if err != nil {
 		c.release(lease)
+		if errors.Is(err, syscall.ENOENT) { // the file itself was found before
+			return &exitError{exitNotRunnable, fmt.Sprintf("%s: cannot be executed: the interpreter that it names (#! line, or loader) does not exist", plain(c.Command[0]))}
+		}
 		return notExecuted(c.Command[0], err)
 	}
 	group.DropStreams(0, 1) // they are the command's
@@ -192,6 +200,7 @@ func (c *runCmd) hold(lease *piton.Lease, path string, signals <-chan os.Signal)
 	tick := time.NewTicker(max(c.TTL/20, time.Millisecond))
 	defer tick.Stop()
 	lost := lease.Done()
+	stopping := false
 	for running := true; running; {
 		select {
 		case <-g.Done():
@@ -203,22 +212,41 @@ func (c *runCmd) hold(lease *piton.Lease, path string, signals <-chan os.Signal)
 		case <-tick.C:
 			g.Trust(lease.Until())
 		case s := <-signals:
-			g.Signal(s.(syscall.Signal))
+			switch {
+			case s != syscall.SIGTERM:
+				g.Signal(s.(syscall.Signal))
+			case stopping: // a second TERM: no more patience than the grace
+				g.End()
+			default:
+				g.Signal(syscall.SIGTERM)
+				stopping, lost = true, nil
+				stopRenewal(locker)
+			}
 		case <-resumed:
 			g.Resume()
 		}
 	}
 	group.TakeTerminal()
-	return c.finish(lease, g.Result())
+	return c.finish(lease, stopping, g.Result())
+}
+
+// stopRenewal leaves the command the rest of the lease: one that ignores TERM is
+// ended with it.
+func stopRenewal(locker *piton.Locker) {
+	atOnce, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = locker.Close(atOnce) // the lease is still in use; the waiting comes after the release
 }
 
 // finish gives the lock back, now that nothing of the command runs any more, and
 // turns the result into an exit code.
-func (c *runCmd) finish(lease *piton.Lease, r group.Result) error {
+func (c *runCmd) finish(lease *piton.Lease, stopping bool, r group.Result) error {
 	lostErr := lease.Err()
 	releaseErr := c.release(lease)
 	switch {
-	case lostErr != nil:
+	case stopping && r.Overdue:
+		say("the command had not ended when the lease of lock %q was about to end; it was killed", c.Lock)
+	case errors.Is(lostErr, piton.ErrLost):
 		return &exitError{exitLost, c.scrub(lostErr) + "; the command was stopped"}
 	case r.Overdue:
 		return &exitError{exitLost, fmt.Sprintf("the lease on %q with token %d could not be renewed in time; the command was stopped", c.Lock, lease.Token())}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -148,7 +149,7 @@ func within(t *testing.T, d time.Duration, check func() error) {
 
 func TestSignalsAreForwarded(t *testing.T) {
 	t.Parallel()
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
 			// The grandchild gets it too: the signal goes to the group.
@@ -170,6 +171,64 @@ func TestSignalsAreForwarded(t *testing.T) {
 			q.exits(128 + int(s))
 		})
 	}
+}
+
+// deaf ignores TERM with everything that it starts.
+const deaf = `trap "" TERM; (setsid sleep 601 &); echo ready; sleep 602; sleep 603`
+
+// A command that ignores TERM has the rest of the lease, which is not renewed
+// any more.
+func TestTermStopsRenewal(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	env := []string{state(t)}
+	p := start(t, env, "run", "--ttl", ttl.String(), "l", "--", "sh", "-c", deaf)
+	p.says(&p.stdout, "ready")
+	told := time.Now()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	within(t, ttl, func() error {
+		if left := p.living(); len(left) > 0 {
+			return fmt.Errorf("still alive %v after TERM: %v", time.Since(told), left)
+		}
+		return nil
+	})
+	if took := time.Since(told); took < ttl/2 {
+		t.Errorf("killed %v after TERM; want the rest of the lease, two thirds of %v or more", took, ttl)
+	}
+	p.exits(137)
+	if s := p.stderr.String(); s != "piton: the command had not ended when the lease of lock \"l\" was about to end; it was killed\n" {
+		t.Errorf("stderr %q", s)
+	}
+	start(t, env, "run", "--no-wait", "l", "--", "true").exits(0)
+}
+
+func TestASecondTermLeavesTheGrace(t *testing.T) {
+	t.Parallel()
+	env := []string{state(t)}
+	p := start(t, env, "run", "--ttl", "1h", "--stop-grace", "300ms", "l", "--", "sh", "-c", deaf)
+	p.says(&p.stdout, "ready")
+	told := time.Now()
+	term := func() {
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	term()
+	within(t, 5*time.Second, func() error { // two signals at once may become one
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+		if !regexp.MustCompile(`SigPnd:\s*0+\nShdPnd:\s*0+\n`).Match(status) {
+			return errors.New("the signal is pending")
+		}
+		return nil
+	})
+	term()
+	p.exits(137)
+	if took := time.Since(told); took < 300*time.Millisecond || took > 10*time.Second {
+		t.Errorf("it took %v; want a little more than the grace of 300ms", took)
+	}
+	start(t, env, "run", "--no-wait", "l", "--", "true").exits(0)
 }
 
 func TestInterruptWhileWaiting(t *testing.T) {

@@ -24,6 +24,7 @@ need redis-server redis-server
 need postgresql postgres '/usr/lib/postgresql/*/bin/postgres'
 need mariadb-server mariadbd /usr/sbin/mariadbd
 need pgbouncer pgbouncer
+need sqlite3 sqlite3
 
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null; then

@@ -3,7 +3,9 @@
 package sqlerr
 
 import (
+	"database/sql"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 )
@@ -58,4 +60,22 @@ func MySQL(err error) uint16 {
 		err = errors.Unwrap(err)
 	}
 	return 0
+}
+
+// CheckDriver refuses a database whose driver, as far as its name tells, speaks
+// another dialect ("postgres", "mysql", "sqlite") than the caller says.
+func CheckDriver(db *sql.DB, dialect string) error {
+	t := reflect.TypeOf(db.Driver())
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	for driver, speaks := range map[string]string{
+		"go-sql-driver/mysql": "mysql", "lib/pq": "postgres", "jackc/pgx": "postgres",
+		"modernc.org/sqlite": "sqlite", "mattn/go-sqlite3": "sqlite", "ncruces/go-sqlite3": "sqlite",
+	} {
+		if strings.Contains(t.PkgPath(), driver) && speaks != dialect {
+			return fmt.Errorf("the driver %s speaks %s, the dialect given is %s", t.PkgPath(), speaks, dialect)
+		}
+	}
+	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/internal/sqlerr"
 	"github.com/pitonlock/piton/memlock"
 	"github.com/pitonlock/piton/redis/redislock"
 	"github.com/pitonlock/piton/sqlguard"
@@ -221,15 +222,20 @@ func unknownScheme(role, raw, scheme, want string) error {
 }
 
 func unreachable(role, redacted string, err error) error {
-	hint := "is it running, and are host and port right?"
+	what, hint := "does not answer", "is it running, and are host and port right?"
 	var dead interface{ Timeout() bool }
 	switch text := err.Error(); {
-	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOAUTH"), strings.Contains(text, "password"), strings.Contains(text, "Access denied"):
-		hint = "are user and password right?"
+	case sqlerr.State(err) == "3D000", sqlerr.MySQL(err) == 1049:
+		what, hint = "refuses", "create the database, or correct its name in the URL"
+	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOAUTH"), strings.Contains(text, "password"), strings.Contains(text, "Access denied"),
+		strings.HasPrefix(sqlerr.State(err), "28"):
+		what, hint = "refuses", "are user and password right?"
+	case strings.Contains(text, "tls:"), strings.Contains(text, "TLS"), strings.Contains(text, "x509:"):
+		what, hint = "refuses", "do both sides use TLS, and is the certificate one that this machine trusts?"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &dead) && dead.Timeout():
 		hint = "no answer in time: is a firewall or proxy between?"
 	}
-	return &silentError{fmt.Sprintf("%s %s does not answer: %v; %s", role, redacted, err, hint), err}
+	return &silentError{fmt.Sprintf("%s %s %s: %v; %s", role, redacted, what, err, hint), err}
 }
 
 // silentError is a server that does not answer. errors.Is finds

@@ -34,12 +34,8 @@ func OpenStorage(ctx context.Context, raw string) (db *sql.DB, dialect sqlguard.
 // writes to would protect nothing. The caller calls closeDB once. Errors are as
 // those of [OpenCoordinator].
 func OpenGuard(ctx context.Context, raw string) (guard piton.Guard, closeDB func() error, err error) {
-	if u, err := parse("guard", raw); err == nil && u.Scheme == "sqlite" {
-		if path, err := sqlitePath("guard", u); err == nil {
-			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-				return nil, nil, &URLError{fmt.Sprintf("guard %s: there is no such file; name the database that the command writes to, and create it first", Redact(raw))}
-			}
-		}
+	if err := Missing("guard", raw); err != nil {
+		return nil, nil, err
 	}
 	db, dialect, closeDB, err := openSQL(ctx, "guard", raw)
 	if err != nil {
@@ -56,6 +52,24 @@ func OpenGuard(ctx context.Context, raw string) (guard piton.Guard, closeDB func
 		return nil, nil, Scrub(fmt.Errorf("guard %s: %w", Redact(raw), err), raw)
 	}
 	return g, closeDB, nil
+}
+
+// Missing returns a *[URLError] when raw names a SQLite file that does not exist.
+// Opening it would create it.
+func Missing(role, raw string) error {
+	u, err := parse(role, raw)
+	if err != nil || u.Scheme != "sqlite" {
+		return nil
+	}
+	path, err := sqlitePath(role, u)
+	if err != nil {
+		return nil
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		what := map[string]string{"guard": "name the database that the command writes to, and create it first", "coordinator": "write the path that piton run was given"}[role]
+		return &URLError{fmt.Sprintf("%s %s: there is no such file; %s", role, Redact(raw), what)}
+	}
+	return nil
 }
 
 func openSQL(ctx context.Context, role, raw string) (db *sql.DB, dialect sqlguard.Dialect, closeDB func() error, err error) {
