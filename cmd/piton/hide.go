@@ -51,7 +51,8 @@ func hideURLs() {
 // moveURLs returns args without the URL flags of which one has a password, and
 // their values by variable. What comes after -- is the command's.
 func moveURLs(args []string) (rest []string, env map[string]string) {
-	own, _ := splitCommand(args)
+	own, _ := splitCommand(args[1:])
+	own = args[:1+len(own)]
 	values := map[string][]string{}
 	secret := map[string]bool{}
 	position := map[int]string{} // words that belong to a URL flag
