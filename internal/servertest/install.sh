@@ -6,14 +6,18 @@
 set -eu
 
 missing=
-need() { # package, then what it provides: a program or a path with wildcards
+need() { # package, then what it provides: a program or an absolute path with wildcards
 	package=$1
 	shift
 	for provides in "$@"; do
-		command -v "$provides" >/dev/null 2>&1 && return
-		for path in $provides; do
-			[ -e "$path" ] && return
-		done
+		case $provides in
+		/*)
+			for path in $provides; do
+				[ -e "$path" ] && return
+			done
+			;;
+		*) command -v "$provides" >/dev/null 2>&1 && return ;;
+		esac
 	done
 	missing="$missing $package"
 }
