@@ -16,10 +16,6 @@ const (
 	triesUnanswered = 3
 	timeUnanswered  = 2 * time.Second
 	longestTry      = 5 * time.Second // of one call of Acquire
-
-	shortestPoll = 10 * time.Millisecond
-	longestPoll  = 200 * time.Millisecond
-	unknownLeft  = time.Second // look again when the coordinator does not tell how long
 )
 
 // acquisition is one call of Acquire.
@@ -35,9 +31,7 @@ type acquisition struct {
 	unheard  <-chan struct{} // an attempt without an answer: closed when the driver has returned; nil: none
 	told     bool            // EventWaiting was emitted
 	held     *HeldError
-	poll     time.Duration
-	hints    <-chan struct{}
-	unwatch  func()
+	waiting  waiting
 }
 
 func (l *Locker) acquire(ctx context.Context, lock string, wait bool) (*Lease, error) {
@@ -54,7 +48,7 @@ func (l *Locker) acquire(ctx context.Context, lock string, wait bool) (*Lease, e
 	defer cancel(nil)
 	defer context.AfterFunc(l.closing, func() { cancel(ErrClosed) })()
 
-	a := &acquisition{Locker: l, lock: lock, wait: wait, start: l.clock.Now(), poll: shortestPoll, unwatch: func() {}}
+	a := &acquisition{Locker: l, lock: lock, wait: wait, start: l.clock.Now()}
 	if ctx.Err() != nil {
 		return nil, a.ended(ctx)
 	}
@@ -64,7 +58,6 @@ func (l *Locker) acquire(ctx context.Context, lock string, wait bool) (*Lease, e
 		}
 		defer l.queue.leave(a.turn)
 	}
-	defer func() { a.unwatch() }()
 	for {
 		lease, err := a.once(ctx, values)
 		if err == nil {
@@ -134,6 +127,7 @@ func (a *acquisition) discard(ctx context.Context, lease *Lease) {
 // granted asks until the coordinator grants the lock to holder.
 func (a *acquisition) granted(ctx context.Context, holder string) (Grant, time.Duration, error) {
 	r := Request{Lock: a.lock, Holder: holder, Owner: a.owner, TTL: a.ttl}
+	defer a.stopWaiting()
 	for {
 		grant, sent, err := a.ask(ctx, r)
 		var held *HeldError
@@ -153,7 +147,7 @@ func (a *acquisition) granted(ctx context.Context, holder string) (Grant, time.D
 			a.told = true
 			a.emit(Event{Kind: EventWaiting, Lock: a.lock, Holder: holder, Err: held})
 		}
-		if a.watch(ctx) {
+		if a.subscribe(ctx, holder) {
 			continue // the lock may have ended before the subscription
 		}
 		if err := a.pause(ctx, held.Remaining); err != nil {
@@ -161,65 +155,6 @@ func (a *acquisition) granted(ctx context.Context, holder string) (Grant, time.D
 			return Grant{}, 0, err
 		}
 	}
-}
-
-// watch subscribes if that is possible and has not been done; then it is true.
-func (a *acquisition) watch(ctx context.Context) bool {
-	waiter, ok := a.coord.(Waiter)
-	if !ok || a.hints != nil {
-		return false
-	}
-	type subscription struct {
-		hints <-chan struct{}
-		stop  func()
-		err   error
-	}
-	watchCtx, cancel := context.WithTimeout(ctx, a.patience())
-	defer cancel()
-	answer := make(chan subscription, 1)
-	go func() {
-		var s subscription
-		s.hints, s.stop, s.err = waiter.Watch(watchCtx, a.lock)
-		answer <- s
-	}()
-	select {
-	case s := <-answer:
-		if s.err != nil {
-			return false // polling, and another try after each look
-		}
-		a.hints, a.unwatch = s.hints, s.stop
-		return true
-	case <-watchCtx.Done():
-		go func() {
-			if s := <-answer; s.err == nil {
-				s.stop()
-			}
-		}()
-		return false
-	}
-}
-
-// pause waits for a hint that the lock may be free, at most until the lease that
-// is waited for can be over. Without hints it polls.
-func (a *acquisition) pause(ctx context.Context, left time.Duration) error {
-	if left <= 0 {
-		left = unknownLeft
-	}
-	d := max(left, shortestPoll)
-	if a.hints == nil {
-		d = min(d, a.poll/2+mathrand.N(a.poll))
-		a.poll = min(longestPoll, a.poll*3/2)
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-a.hints:
-	case <-a.turn.poke:
-	case <-timer.C:
-	case <-ctx.Done():
-		return a.ended(ctx)
-	}
-	return nil
 }
 
 // ended is the error of an acquisition whose context has ended.
@@ -298,10 +233,14 @@ func (a *acquisition) send(ctx context.Context, r Request) (g Grant, sent time.D
 	ctx, cancel := context.WithTimeout(ctx, a.patience())
 	defer cancel()
 	answer, done := make(chan reply, 1), make(chan struct{})
+	attempt := a.coord.Acquire
+	if a.waiting.queuer != nil {
+		attempt = a.waiting.queuer.Queue
+	}
 	sent = a.clock.Now()
 	go func() {
 		defer close(done)
-		g, err := a.coord.Acquire(ctx, r)
+		g, err := attempt(ctx, r)
 		answer <- reply{g, err}
 	}()
 	select {
@@ -312,14 +251,21 @@ func (a *acquisition) send(ctx context.Context, r Request) (g Grant, sent time.D
 	}
 }
 
-// cleanUp gives back what an attempt without an answer, if there was one, may have
-// been granted, after it has settled, or after a TTL when it never does.
+// cleanUp gives back a place in the coordinator's queue, and what an attempt
+// without an answer, if there was one, may have been granted, after it has settled,
+// or after a TTL when it never does.
 func (a *acquisition) cleanUp(ctx context.Context, r Request) {
 	settled := a.unheard
-	if settled == nil {
+	switch {
+	case settled != nil:
+		a.unheard = nil
+	case a.waiting.queuer != nil:
+		none := make(chan struct{})
+		close(none)
+		settled = none
+	default:
 		return
 	}
-	a.unheard = nil
 	ctx = context.WithoutCancel(ctx)
 	a.background(func() {
 		select {

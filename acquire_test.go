@@ -311,6 +311,100 @@ func TestAReleaseBeforeTheSubscriptionIsNotMissed(t *testing.T) {
 	})
 }
 
+// lined is a coordinator with a queue of its own that says when to look.
+type lined struct {
+	*tap
+	looks   chan time.Duration
+	queued  atomic.Int64
+	stopped atomic.Int64
+}
+
+func (l *lined) Queue(ctx context.Context, r piton.Request) (piton.Grant, error) {
+	l.queued.Add(1)
+	return l.Acquire(ctx, r)
+}
+
+func (l *lined) Turns(context.Context, string, string) (<-chan time.Duration, func(), error) {
+	return l.looks, func() { l.stopped.Add(1) }, nil
+}
+
+// What the coordinator's queue says decides when to look, and no less than the end
+// of the lease that is waited for.
+func TestAQueueSaysWhenToLook(t *testing.T) {
+	for name, test := range map[string]struct {
+		told []time.Duration
+		want time.Duration
+	}{
+		"your turn":       {[]time.Duration{0}, 0},
+		"look in between": {[]time.Duration{time.Second}, time.Second},
+		"the earlier":     {[]time.Duration{time.Hour, 3 * time.Second}, 3 * time.Second},
+		"nothing":         {nil, ttl},
+		"too late":        {[]time.Duration{time.Hour}, ttl},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := &lined{tap: newTap(), looks: make(chan time.Duration)}
+				crashed, err := c.Coordinator.Acquire(t.Context(), piton.Request{Lock: "a", Holder: "crashed", TTL: ttl})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := newLocker(t, c)
+				got := make(chan *piton.Lease)
+				go func() { got <- acquire(t, l, "a") }()
+				synctest.Wait()
+				if len(test.told) > 0 { // otherwise it ends by itself
+					if err := c.Coordinator.Release(t.Context(), crashed); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if name == "too late" {
+					_, err := c.Coordinator.Acquire(t.Context(), piton.Request{Lock: "a", Holder: "crashed", TTL: ttl})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				start := time.Now()
+				for _, look := range test.told {
+					c.looks <- look
+				}
+				lease := <-got
+				if took := time.Since(start); took != test.want {
+					t.Errorf("granted after %v; want %v", took, test.want)
+				}
+				if c.queued.Load() == 0 || c.stopped.Load() != 1 {
+					t.Errorf("%d looks by Queue, %d subscriptions ended", c.queued.Load(), c.stopped.Load())
+				}
+				release(t, lease)
+			})
+		})
+	}
+}
+
+// Whoever stops waiting gives its place back, whatever the reason.
+func TestAPlaceInTheQueueIsGivenUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := &lined{tap: newTap(), looks: make(chan time.Duration)}
+		first := acquire(t, newLocker(t, c), "a")
+		gaveUp := make(chan piton.Grant, 1)
+		c.onRelease = func(ctx context.Context, _ int, g piton.Grant, call releaseCall) error {
+			if g.Token == 0 {
+				gaveUp <- g
+			}
+			return call(ctx)
+		}
+		waiter := newLocker(t, c)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := waiter.Acquire(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if g := <-gaveUp; g.Lock != "a" || g.Holder == "" || g.Holder == first.Fence().Holder {
+			t.Errorf("given up: %+v", g)
+		}
+		release(t, first)
+	})
+}
+
 func TestWaitersOfOneProcessAreServedInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newTap()

@@ -65,6 +65,28 @@ type Waiter interface {
 	Watch(ctx context.Context, lock string) (hints <-chan struct{}, stop func(), err error)
 }
 
+// Queuer is an optional interface of a [Coordinator]: those who wait are served
+// first come, first served, and the end of a lease is the grant of the next.
+// Without it whoever asks first after the end gets the lock. A Queuer is not used as a [Waiter].
+type Queuer interface {
+	// Queue is Acquire for a holder that waits. When another holder has the lock, or
+	// others wait since before, r.Holder keeps its place in the lock's queue, or gets
+	// the last one if it has none, and the answer is a *[HeldError]. When its turn has
+	// come, Queue returns the grant.
+	//
+	// Only a holder with a subscription of [Queuer.Turns] may queue: its turn passes
+	// when it cannot be told, and when it was told and does not ask in the
+	// coordinator's claim time. A place is given up by Release with Token 0.
+	Queue(ctx context.Context, r Request) (Grant, error)
+
+	// Turns subscribes holder to what lock's queue tells it: how long from now it
+	// should call Queue again, 0 when its turn has come. The channel has capacity 1; of
+	// several values the least is kept. As with [Waiter], a value is a hint, and the
+	// caller looks again by itself at the latest when the lease that it waits for can
+	// be over. stop ends the subscription; it may be called twice.
+	Turns(ctx context.Context, lock, holder string) (looks <-chan time.Duration, stop func(), err error)
+}
+
 // BatchRenewer is an optional interface of a [Coordinator]: many renewals in one
 // round trip. Without it each lease is renewed by a call of its own.
 type BatchRenewer interface {

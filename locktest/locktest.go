@@ -78,6 +78,7 @@ var Laws = []Law{
 	{"OddNames", "Lock names are opaque UTF-8, 1 to 512 bytes, and all distinct; anything else is refused.", oddNames},
 	{"OneHolder", "However many contend, one holds at a time.", oneHolder},
 	{"WakeUp", "Where waiting is by push, every end of a lock reaches everyone who watches it.", wakeUp},
+	{"FirstComeFirstServed", "Where the coordinator has a queue, who came first is served first; who gave up, is gone or is frozen does not hold up the others.", firstComeFirstServed},
 	{"SealedBeforeUse", "When Acquire returns, every attached guard has recorded the lease's fence.", sealedBeforeUse},
 	{"TokenHeals", "After the coordinator lost its memory, the next lease that is handed out still has a token above everything a sealed storage has seen.", tokenHeals},
 	{"UnknownIsNotNo", "An attempt whose reply was lost is retried under the same holder id or cleaned up; it is never reported as held by another.", unknownIsNotNo},

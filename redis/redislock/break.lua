@@ -1,4 +1,4 @@
--- KEYS: lock. ARGV: token, channel.
+-- ARGV: token.
 -- Returns {1} when broken, {0} when the lock is free, {0, token, owner, ms left} when another grant has it.
 local token = redis.call('HGET', KEYS[1], 'token')
 if not token then
@@ -8,5 +8,5 @@ if token ~= ARGV[1] then
   return {0, token, redis.call('HGET', KEYS[1], 'owner'), redis.call('PTTL', KEYS[1])}
 end
 redis.call('DEL', KEYS[1])
-redis.call('PUBLISH', ARGV[2], '')
+offer(nil)
 return {1}

@@ -1,5 +1,5 @@
-// Package redislock is the coordinator of piton on one Redis (or Valkey), through
-// go-redis.
+// Package redislock is the coordinator of piton on one Redis (or Valkey), alone,
+// watched by Sentinel, or a Cluster, through go-redis.
 //
 // # Keys
 //
@@ -8,7 +8,9 @@
 //
 //	piton:{LOCK}:lock    hash of holder, owner and token; expires with the lease
 //	piton:{LOCK}:token   the last token; expires an hour ([Idle]) after the last grant or renewal
-//	piton:{LOCK}:end     channel on which releases are told
+//	piton:{LOCK}:queue   who waits for it, by arrival; expires 10 s after the lease that is waited for
+//	piton:to:CLIENT      channel on which a client is told that its turn has come;
+//	                     on a Cluster the sharded channel piton:{LOCK}:to:CLIENT, which needs Redis 7
 //
 // So nothing is left of a name an hour after it was last used, however many names
 // there are.
@@ -19,6 +21,19 @@
 // grow while the lock is in use; the clock makes it start above the old ones when
 // the counter has expired or was lost. If the clock was set back meanwhile, a
 // sealed storage refuses the token and the acquisition repairs it.
+//
+// # Waiting
+//
+// Who waits has a place in the lock's queue. The script that ends a lease grants the
+// lock to the first who can be told, in the same step: PUBLISH answers whether
+// anybody listens, so whoever is gone is passed over at once. The next has [Claim] to
+// ask for its grant, which starts its TTL; the one behind it looks when that is over,
+// so that a frozen waiter delays the others by no more. A lease that nobody ended
+// goes to the first in the queue, whoever looks first. Being told is only a hint.
+// A hand-off costs two commands: the release, and the claim.
+//
+// Users without access to the channels wait by polling, and get the lock when nobody
+// is in its queue.
 //
 // # Steps
 //

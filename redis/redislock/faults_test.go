@@ -255,8 +255,8 @@ func TestScriptsAreLostWithinABatch(t *testing.T) {
 	}
 }
 
-// Close ends a Watch that still waits for the server, whatever its context.
-func TestCloseEndsAPendingWatch(t *testing.T) {
+// Close ends a Turns that still waits for the server, whatever its context.
+func TestCloseEndsAPendingSubscription(t *testing.T) {
 	server := servertest.StartRedis(t)
 	c, proxy := behind(t, server.Addr(), -1)
 	server.Pause(t)
@@ -264,7 +264,7 @@ func TestCloseEndsAPendingWatch(t *testing.T) {
 	started := make(chan struct{}, 100)
 	proxy.OnData(func(faultproxy.Direction, []byte) { started <- struct{}{} })
 	go func() {
-		_, _, err := c.Watch(context.Background(), "a")
+		_, _, err := c.Turns(context.Background(), "a", "h")
 		result <- err
 	}()
 	<-started
@@ -276,7 +276,7 @@ func TestCloseEndsAPendingWatch(t *testing.T) {
 			t.Errorf("got %v; want %v", err, piton.ErrClosed)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("Watch still waits")
+		t.Error("Turns still waits")
 	}
 	server.Resume(t)
 	must(t, <-closed)

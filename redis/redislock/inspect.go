@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pitonlock/piton"
@@ -25,24 +26,21 @@ func (c *Coordinator) Get(ctx context.Context, lock string) (piton.Held, bool, e
 	return list[0], true, nil
 }
 
-// List implements [piton.Inspector]. It goes through all keys of the server by
-// SCAN, which does not hold it up; locks that come or go meanwhile may be missing.
+// List implements [piton.Inspector]. It goes through all keys of the server, or of
+// each primary, by SCAN, which does not hold it up; locks that come or go meanwhile
+// may be missing.
 func (c *Coordinator) List(ctx context.Context, prefix string, limit int) ([]piton.Held, error) {
+	var mu sync.Mutex
 	var names []string
-	pattern := "piton:{" + globEscaper.Replace(escaper.Replace(prefix)) + "*}:lock"
-	for cursor := uint64(0); ; {
-		keys, next, err := c.client.Scan(ctx, cursor, pattern, 1000).Result()
-		if err != nil {
-			return nil, fmt.Errorf("redislock: list: %w", err)
-		}
-		for _, key := range keys {
-			if name, ok := lockOf(key); ok && strings.HasPrefix(name, prefix) {
-				names = append(names, name)
-			}
-		}
-		if cursor = next; cursor == 0 {
-			break
-		}
+	err := c.eachPrimary(ctx, func(ctx context.Context, r redis.Cmdable) error {
+		some, err := scan(ctx, r, prefix)
+		mu.Lock()
+		defer mu.Unlock()
+		names = append(names, some...)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("redislock: list: %w", err)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names) // SCAN may return a key twice
@@ -58,6 +56,25 @@ func (c *Coordinator) List(ctx context.Context, prefix string, limit int) ([]pit
 		}
 	}
 	return list, nil
+}
+
+// scan returns the names of the locks that one server has.
+func scan(ctx context.Context, r redis.Cmdable, prefix string) (names []string, err error) {
+	pattern := "piton:{" + globEscaper.Replace(escaper.Replace(prefix)) + "*}:lock"
+	for cursor := uint64(0); ; {
+		keys, next, err := r.Scan(ctx, cursor, pattern, 1000).Result()
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			if name, ok := lockOf(key); ok && strings.HasPrefix(name, prefix) {
+				names = append(names, name)
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return names, nil
+		}
+	}
 }
 
 var globEscaper = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)

@@ -2,10 +2,8 @@ package redislock
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,58 +14,64 @@ import (
 
 var (
 	_ piton.Coordinator  = (*Coordinator)(nil)
-	_ piton.Waiter       = (*Coordinator)(nil)
+	_ piton.Queuer       = (*Coordinator)(nil)
 	_ piton.BatchRenewer = (*Coordinator)(nil)
 	_ piton.Inspector    = (*Coordinator)(nil)
 	_ piton.Breaker      = (*Coordinator)(nil)
 )
 
-// Idle is how long the counter of a lock outlives its last grant or renewal.
-const Idle = time.Hour
+const (
+	// Idle is how long the counter of a lock outlives its last grant or renewal.
+	Idle = time.Hour
 
-var (
-	//go:embed acquire.lua
-	acquireSource string
-	//go:embed renew.lua
-	renewSource string
-	//go:embed release.lua
-	releaseSource string
-	//go:embed break.lua
-	breakSource string
+	// Claim is how long the next in a lock's queue has to ask for the grant that it
+	// was told of. It bounds what a frozen waiter costs those behind it.
+	Claim = time.Second
 
-	acquireScript = redis.NewScript(acquireSource)
-	renewScript   = redis.NewScript(renewSource)
-	releaseScript = redis.NewScript(releaseSource)
-	breakScript   = redis.NewScript(breakSource)
+	// linger is how long a queue outlives the lease that it waits for, if nobody looks.
+	linger = 10 * time.Second
 )
 
-// Coordinator grants leases on one Redis. It implements [piton.Coordinator],
-// [piton.Waiter], [piton.BatchRenewer], [piton.Inspector] and [piton.Breaker], and
-// is safe for concurrent use. [New] makes one.
+// Coordinator grants leases on one Redis, or one Redis Cluster. It implements
+// [piton.Coordinator], [piton.Queuer], [piton.BatchRenewer], [piton.Inspector] and
+// [piton.Breaker], and is safe for concurrent use. [New] makes one.
 type Coordinator struct {
-	client redis.UniversalClient
-	hints  hints
+	client  redis.UniversalClient
+	scripts *scripts
+	inboxes *inboxes
 }
 
-// New returns a coordinator on c. It sends nothing. The client stays the
-// caller's, who closes it after the Coordinator.
+// New returns a coordinator on c: a client of a single server, of a primary that
+// Sentinel watches (redis.NewFailoverClient), or of a Cluster. It sends nothing. The
+// client stays the caller's, who closes it after the Coordinator. A *redis.Ring is
+// refused: which server has a lock depends there on what the client thinks is alive.
 func New(c redis.UniversalClient) (*Coordinator, error) {
 	if c == nil {
 		return nil, errors.New("redislock: New was given a nil client")
 	}
-	co := &Coordinator{client: c}
-	co.hints.done = make(chan struct{})
-	co.hints.open = func(ctx context.Context) *redis.PubSub { return c.Subscribe(ctx) }
+	co := &Coordinator{client: c, scripts: onServer}
+	subscribe := c.Subscribe
+	switch c.(type) {
+	case *redis.Ring:
+		return nil, errors.New("redislock: New was given a *redis.Ring, whose clients may disagree about which server has a lock; use a Cluster or a single server")
+	case *redis.ClusterClient:
+		co.scripts, subscribe = onCluster, c.SSubscribe
+	}
+	co.inboxes = newInboxes(subscribe)
 	return co, nil
 }
 
 // Close ends the subscriptions. Leases are left as they are and end with their
 // TTL. It may be called twice.
-func (c *Coordinator) Close() error { return c.hints.close() }
+func (c *Coordinator) Close() error { return c.inboxes.close() }
 
 var escaper = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
 func key(lock, part string) string { return "piton:{" + escaper.Replace(lock) + "}:" + part }
+
+func keys(lock string) []string {
+	return []string{key(lock, "lock"), key(lock, "token"), key(lock, "queue")}
+}
 
 // lockOf is the reverse of key(lock, "lock").
 func lockOf(key string) (string, bool) {
@@ -88,8 +92,19 @@ func granted(f piton.Fence, ttl time.Duration) piton.Grant {
 	return piton.Grant{Fence: f, TTL: ttl.Truncate(time.Millisecond)}
 }
 
-// Acquire implements [piton.Coordinator].
+// Acquire implements [piton.Coordinator]. When the lock is free and others wait for
+// it, it goes to the first of them.
 func (c *Coordinator) Acquire(ctx context.Context, r piton.Request) (piton.Grant, error) {
+	return c.acquire(ctx, r, "")
+}
+
+// Queue implements [piton.Queuer]. The claim time is [Claim].
+func (c *Coordinator) Queue(ctx context.Context, r piton.Request) (piton.Grant, error) {
+	return c.acquire(ctx, r, c.inboxes.id)
+}
+
+// acquire makes one attempt; with an inbox it leaves a place in the queue.
+func (c *Coordinator) acquire(ctx context.Context, r piton.Request, inbox string) (piton.Grant, error) {
 	if err := piton.ValidateLock(r.Lock); err != nil {
 		return piton.Grant{}, err
 	}
@@ -101,9 +116,7 @@ func (c *Coordinator) Acquire(ctx context.Context, r piton.Request) (piton.Grant
 	case r.Floor >= piton.MaxToken:
 		return piton.Grant{}, fmt.Errorf("redislock: no token above the floor %d is left; want a floor below %d", r.Floor, piton.MaxToken)
 	}
-	keys := []string{key(r.Lock, "lock"), key(r.Lock, "token")}
-	reply, err := acquireScript.Run(ctx, c.client, keys, r.Holder, r.Owner, milliseconds(r.TTL),
-		int64(r.Floor), int64(piton.MaxToken), Idle.Milliseconds()).Slice()
+	reply, err := c.scripts.acquire.Run(ctx, c.client, keys(r.Lock), r.Holder, r.Owner, milliseconds(r.TTL), int64(r.Floor), inbox).Slice()
 	if err != nil {
 		return piton.Grant{}, fmt.Errorf("redislock: acquire %q: %w", r.Lock, err)
 	}
@@ -122,14 +135,11 @@ func (c *Coordinator) Renew(ctx context.Context, g piton.Grant) (piton.Grant, er
 	if err := checkGrant(g); err != nil {
 		return piton.Grant{}, err
 	}
-	keys, args := renewal(g)
-	reply, err := renewScript.Run(ctx, c.client, keys, args...).Slice()
+	reply, err := c.scripts.renew.Run(ctx, c.client, keys(g.Lock), renewal(g)...).Slice()
 	return renewed(g, reply, err)
 }
 
-func renewal(g piton.Grant) (keys []string, args []any) {
-	return []string{key(g.Lock, "lock"), key(g.Lock, "token")}, []any{g.Holder, int64(g.Token), milliseconds(g.TTL), Idle.Milliseconds()}
-}
+func renewal(g piton.Grant) []any { return []any{g.Holder, int64(g.Token), milliseconds(g.TTL)} }
 
 func renewed(g piton.Grant, reply []any, err error) (piton.Grant, error) {
 	if err != nil {
@@ -145,12 +155,13 @@ func renewed(g piton.Grant, reply []any, err error) (piton.Grant, error) {
 	return granted(g.Fence, g.TTL), nil
 }
 
-// Release implements [piton.Coordinator].
+// Release implements [piton.Coordinator]. It grants the lock to the first waiter
+// that is there, in the same step.
 func (c *Coordinator) Release(ctx context.Context, g piton.Grant) error {
 	if err := piton.ValidateLock(g.Lock); err != nil {
 		return err
 	}
-	reply, err := releaseScript.Run(ctx, c.client, []string{key(g.Lock, "lock")}, g.Holder, int64(g.Token), key(g.Lock, "end")).Slice()
+	reply, err := c.scripts.release.Run(ctx, c.client, keys(g.Lock), g.Holder, int64(g.Token), c.inboxes.id).Slice()
 	if err != nil {
 		return fmt.Errorf("redislock: release %q: %w", g.Lock, err)
 	}
@@ -164,12 +175,12 @@ func (c *Coordinator) Release(ctx context.Context, g piton.Grant) error {
 	return a.lost(g)
 }
 
-// Break implements [piton.Breaker].
+// Break implements [piton.Breaker]. The first waiter gets the lock, as by a release.
 func (c *Coordinator) Break(ctx context.Context, lock string, token piton.Token) (bool, error) {
 	if err := piton.ValidateLock(lock); err != nil {
 		return false, err
 	}
-	reply, err := breakScript.Run(ctx, c.client, []string{key(lock, "lock")}, int64(token), key(lock, "end")).Slice()
+	reply, err := c.scripts.breaks.Run(ctx, c.client, keys(lock), int64(token)).Slice()
 	if err != nil {
 		return false, fmt.Errorf("redislock: break %q: %w", lock, err)
 	}
@@ -249,21 +260,4 @@ func checkGrant(g piton.Grant) error {
 		return fmt.Errorf("redislock: TTL %v is too short; want at least 1ms", g.TTL)
 	}
 	return nil
-}
-
-// Check looks for settings of the server under which it forgets locks, and
-// returns one sentence for each. It needs no privileges beyond INFO.
-func (c *Coordinator) Check(ctx context.Context) (warnings []string, err error) {
-	info, err := c.client.Info(ctx, "memory").Result()
-	if err != nil {
-		return nil, fmt.Errorf("redislock: check: %w", err)
-	}
-	for line := range strings.Lines(info) {
-		policy, ok := strings.CutPrefix(strings.TrimSpace(line), "maxmemory_policy:")
-		if ok && policy != "noeviction" {
-			warnings = append(warnings, fmt.Sprintf("maxmemory-policy is %s, under which a full server may evict a lock that is held; set noeviction", policy))
-		}
-	}
-	slices.Sort(warnings)
-	return warnings, nil
 }

@@ -1,4 +1,4 @@
--- KEYS: lock, token counter. ARGV: holder, token, TTL in ms, idle time of the counter in ms.
+-- ARGV: holder, token, TTL in ms.
 -- Returns {1} when renewed, {0} when the lock is free, {0, token, own} when another grant has it; own is 1 for the same holder.
 local holder = redis.call('HGET', KEYS[1], 'holder')
 if not holder then
@@ -9,5 +9,5 @@ if holder ~= ARGV[1] or token ~= ARGV[2] then
   return {0, token, holder == ARGV[1] and 1 or 0}
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-redis.call('PEXPIRE', KEYS[2], ARGV[4])
+redis.call('PEXPIRE', KEYS[2], idle)
 return {1}
