@@ -49,7 +49,8 @@ func (c *Coordinator) send(ctx context.Context, grants []piton.Grant, results []
 		}
 		commands[i] = c.scripts.renew.EvalSha(ctx, pipe, keys(grants[i].Lock), renewal(grants[i])...)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, err := pipe.Exec(ctx) // each command has its own error, too
+	c.refresh(err)
 	for i, command := range commands {
 		reply, err := command.Slice()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {

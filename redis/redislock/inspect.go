@@ -89,6 +89,7 @@ func (c *Coordinator) describe(ctx context.Context, locks []string) ([]piton.Hel
 		left[i] = pipe.PTTL(ctx, key(lock, "lock"))
 	}
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		c.refresh(err)
 		return nil, fmt.Errorf("redislock: inspect: %w", err)
 	}
 	var list []piton.Held

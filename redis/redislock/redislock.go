@@ -92,6 +92,22 @@ func granted(f piton.Fence, ttl time.Duration) piton.Grant {
 	return piton.Grant{Fence: f, TTL: ttl.Truncate(time.Millisecond)}
 }
 
+// run runs one step.
+func (c *Coordinator) run(ctx context.Context, script *redis.Script, lock string, args ...any) ([]any, error) {
+	reply, err := script.Run(ctx, c.client, keys(lock), args...).Slice()
+	c.refresh(err)
+	return reply, err
+}
+
+// refresh makes a Cluster's client ask who has which slot after a node did not answer:
+// by itself it does so only once a minute, and a failover is over sooner.
+func (c *Coordinator) refresh(err error) {
+	var refusal redis.Error
+	if cluster, ok := c.client.(*redis.ClusterClient); ok && err != nil && !errors.As(err, &refusal) {
+		cluster.ReloadState(context.Background())
+	}
+}
+
 // Acquire implements [piton.Coordinator]. When the lock is free and others wait for
 // it, it goes to the first of them.
 func (c *Coordinator) Acquire(ctx context.Context, r piton.Request) (piton.Grant, error) {
@@ -116,7 +132,7 @@ func (c *Coordinator) acquire(ctx context.Context, r piton.Request, inbox string
 	case r.Floor >= piton.MaxToken:
 		return piton.Grant{}, fmt.Errorf("redislock: no token above the floor %d is left; want a floor below %d", r.Floor, piton.MaxToken)
 	}
-	reply, err := c.scripts.acquire.Run(ctx, c.client, keys(r.Lock), r.Holder, r.Owner, milliseconds(r.TTL), int64(r.Floor), inbox).Slice()
+	reply, err := c.run(ctx, c.scripts.acquire, r.Lock, r.Holder, r.Owner, milliseconds(r.TTL), int64(r.Floor), inbox)
 	if err != nil {
 		return piton.Grant{}, fmt.Errorf("redislock: acquire %q: %w", r.Lock, err)
 	}
@@ -135,7 +151,7 @@ func (c *Coordinator) Renew(ctx context.Context, g piton.Grant) (piton.Grant, er
 	if err := checkGrant(g); err != nil {
 		return piton.Grant{}, err
 	}
-	reply, err := c.scripts.renew.Run(ctx, c.client, keys(g.Lock), renewal(g)...).Slice()
+	reply, err := c.run(ctx, c.scripts.renew, g.Lock, renewal(g)...)
 	return renewed(g, reply, err)
 }
 
@@ -161,7 +177,7 @@ func (c *Coordinator) Release(ctx context.Context, g piton.Grant) error {
 	if err := piton.ValidateLock(g.Lock); err != nil {
 		return err
 	}
-	reply, err := c.scripts.release.Run(ctx, c.client, keys(g.Lock), g.Holder, int64(g.Token), c.inboxes.id).Slice()
+	reply, err := c.run(ctx, c.scripts.release, g.Lock, g.Holder, int64(g.Token), c.inboxes.id)
 	if err != nil {
 		return fmt.Errorf("redislock: release %q: %w", g.Lock, err)
 	}
@@ -180,7 +196,7 @@ func (c *Coordinator) Break(ctx context.Context, lock string, token piton.Token)
 	if err := piton.ValidateLock(lock); err != nil {
 		return false, err
 	}
-	reply, err := c.scripts.breaks.Run(ctx, c.client, keys(lock), int64(token)).Slice()
+	reply, err := c.run(ctx, c.scripts.breaks, lock, int64(token))
 	if err != nil {
 		return false, fmt.Errorf("redislock: break %q: %w", lock, err)
 	}
