@@ -16,6 +16,13 @@ func TestLocksOnServers(t *testing.T) {
 	t.Run("Redis", func(t *testing.T) {
 		locksOnServer(t, servertest.SharedRedis(t).URL())
 	})
+	t.Run("Sentinel", func(t *testing.T) {
+		s := servertest.StartRedisSentinel(t)
+		locksOnServer(t, "redis+sentinel://"+strings.Join(s.Addrs(), ",")+"/"+s.Name)
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		locksOnServer(t, "redis+cluster://"+strings.Join(servertest.StartRedisCluster(t).Addrs()[:2], ","))
+	})
 	t.Run("PostgreSQL", func(t *testing.T) {
 		locksOnServer(t, servertest.SharedPostgres(t).NewDatabase(t).URL())
 	})
@@ -48,6 +55,27 @@ func locksOnServer(t *testing.T, url string) {
 	piton(0, "is broken", "break", "--token", token, "night shift/7")
 	piton(0, "", "run", "--wait", "20s", "night shift/7", "--", "sh", "-c", "test $PITON_TOKEN -gt "+token)
 	holder.exits(exitLost) // at its next heartbeat
+}
+
+// A server of another kind than the URL says is named, with the right URL.
+func TestRedisOfAnotherKind(t *testing.T) {
+	s, c := servertest.StartRedisSentinel(t), servertest.StartRedisCluster(t)
+	for url, want := range map[string]string{
+		"redis+cluster://" + s.Primary.Addr():                   "is a single server, not a Cluster; write redis://",
+		"redis://" + c.Addrs()[0]:                               "is a node of a Cluster; write redis+cluster://",
+		"redis://" + s.Replica.Addr():                           "is a replica, which takes no writes",
+		"redis://" + s.Sentinels[0].Addr():                      "is a Sentinel; write redis+sentinel://",
+		"redis+sentinel://" + s.Sentinels[0].Addr():             "the name of the primary is missing; write redis+sentinel://",
+		"redis+sentinel://" + s.Sentinels[0].Addr() + "/nobody": "does not know a primary of that name",
+		"redis+cluster://" + c.Addrs()[0] + "/3":                "a Cluster has no database 3",
+		"redis+cluster://a,a":                                   "names a:6379 twice",
+		"redis+sentinel://a,,b/name":                            "a host is missing",
+	} {
+		out, err := pitonCommand([]string{state(t)}, "locks", "--coordinator", url).CombinedOutput()
+		if err == nil || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v, %q; want one line with %q", url, err, out, want)
+		}
+	}
 }
 
 // Who has the lock at the end of the wait is said, not who had it at its start.

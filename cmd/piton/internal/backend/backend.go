@@ -2,7 +2,7 @@
 // and databases.
 //
 //	sqlite:///path      coordinator (file of its own), guard, storage
-//	redis:// rediss://  coordinator
+//	redis:// rediss://  coordinator; so are redis+sentinel:// and redis+cluster://
 //	memory:             coordinator of this process alone
 //	postgres://         coordinator, guard, storage (postgresql:// too)
 //	mysql://            coordinator, guard, storage (MariaDB too; mariadb:// too)
@@ -25,11 +25,9 @@ import (
 	"github.com/pitonlock/piton"
 	"github.com/pitonlock/piton/internal/sqlerr"
 	"github.com/pitonlock/piton/memlock"
-	"github.com/pitonlock/piton/redis/redislock"
 	"github.com/pitonlock/piton/sqlguard"
 	"github.com/pitonlock/piton/sqlite/sqlitelock"
 	"github.com/pitonlock/piton/sqllock"
-	"github.com/redis/go-redis/v9"
 )
 
 // ReachTimeout bounds the first contact with a server.
@@ -78,7 +76,7 @@ func OpenCoordinator(ctx context.Context, raw string) (Backend, error) {
 			return Backend{}, err
 		}
 	}
-	u, err := parse("coordinator", raw)
+	u, err := parse("coordinator", firstHost(raw))
 	if err != nil {
 		return Backend{}, err
 	}
@@ -88,12 +86,12 @@ func OpenCoordinator(ctx context.Context, raw string) (Backend, error) {
 		b.Coordinator, b.Close, b.Local = memlock.New(), func() error { return nil }, true
 	case "sqlite":
 		err = b.openSQLite(u)
-	case "redis", "rediss":
+	case "redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster":
 		err = b.openRedis(ctx, raw)
 	case "postgres", "postgresql", "mysql", "mariadb":
 		err = b.openDatabase(ctx, raw)
 	default:
-		err = unknownScheme("coordinator", raw, u.Scheme, "sqlite:///path, redis://host:6379, rediss://host:6379, postgres://host/db, mysql://host/db or memory:")
+		err = unknownScheme("coordinator", raw, u.Scheme, "sqlite:///path, redis://host:6379 (rediss:// for TLS), redis+sentinel://host,host/name, redis+cluster://host,host, postgres://host/db, mysql://host/db or memory:")
 	}
 	if err != nil {
 		return Backend{}, Scrub(err, raw)
@@ -137,39 +135,6 @@ func (b *Backend) openDatabase(ctx context.Context, raw string) error {
 	b.Coordinator, b.Close = c, closeDB
 	return nil
 }
-
-func (b *Backend) openRedis(ctx context.Context, raw string) error {
-	opts, err := redis.ParseURL(raw)
-	if err != nil {
-		return &URLError{fmt.Sprintf("coordinator %s: %s; write redis://USER:PASSWORD@HOST:PORT/DB", b.Redacted, reason(err))}
-	}
-	// A renewal is bounded by its context; a socket or a dial that ignores it
-	// would use up the lease.
-	opts.ContextTimeoutEnabled = true
-	if opts.DialTimeout == 0 {
-		opts.DialTimeout = 2 * time.Second
-	}
-	redis.SetLogger(silent{}) // stderr belongs to the command
-	client := redis.NewClient(opts)
-	c, err := redislock.New(client)
-	if err != nil {
-		return errors.Join(err, client.Close())
-	}
-	ctx, cancel := context.WithTimeout(ctx, ReachTimeout)
-	defer cancel()
-	if err := client.Ping(ctx).Err(); err != nil {
-		_ = client.Close()
-		return unreachable("coordinator", b.Redacted, err)
-	}
-	b.Warnings, _ = c.Check(ctx) // a user that may not ask has no use for them
-	b.Coordinator, b.Close = c, func() error { return errors.Join(c.Close(), client.Close()) }
-	return nil
-}
-
-// silent drops what go-redis would log on stderr; its errors come back as errors.
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
 
 // parse reads raw without ever quoting a password: net/url's own words quote the
 // part that it stumbled over, which may be a piece of one.

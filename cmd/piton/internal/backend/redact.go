@@ -16,6 +16,12 @@ var secretOption = regexp.MustCompile(`(?i)([a-z_]*(?:pass(?:word|wd|file|phrase
 // strangePort finds host:x with an x that is no number; the host may be [::1].
 var strangePort = regexp.MustCompile(`^((?:\[[^\]/]*\]|[^:/\[]*):)[0-9]*[^0-9/?#]`)
 
+// severalHosts are the schemes of URLs with HOST:PORT,HOST:PORT, and what those look like.
+var (
+	severalHosts = regexp.MustCompile(`(?i)^(rediss?\+(sentinel|cluster)|redlock|etcds?)$`)
+	hostList     = regexp.MustCompile(`^((\[[^\]/]*\]|[^:,/\[]*)(:[0-9]+)?(,|$|[/?#].*$))*$`)
+)
+
 // Redact returns raw without passwords. It does not need raw to be a valid URL:
 // what stands between the scheme and the last @ is taken for user and password,
 // and without an @ so is a port that is not a number.
@@ -30,6 +36,8 @@ func Redact(raw string) string {
 			user += ":" + hidden
 		}
 		rest = user + rest[at:]
+	} else if severalHosts.MatchString(scheme) && hostList.MatchString(rest) {
+		// ports, and no password for want of a host
 	} else if m := strangePort.FindStringSubmatch(rest); ok && m != nil {
 		rest = m[1] + hidden
 	}

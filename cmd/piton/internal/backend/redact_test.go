@@ -27,6 +27,11 @@ func TestRedact(t *testing.T) {
 		"redis://[::1]:63/0":                  "redis://[::1]:63/0",
 		"redis://h:63/0?x=a:b":                "redis://h:63/0?x=a:b",
 		"memory:":                             "memory:",
+		"redis+sentinel://h:1,h:2/name":       "redis+sentinel://h:1,h:2/name",
+		"redis+cluster://[::1]:1,h,g:2?x=a:b": "redis+cluster://[::1]:1,h,g:2?x=a:b",
+		"redis+cluster://u:s3,c@h:1,g:2":      "redis+cluster://u:xxxxx@h:1,g:2",
+		"redis+cluster://u:s3cret,h":          "redis+cluster://u:xxxxx",
+		"redis://u:12,s3cret":                 "redis://u:xxxxx",
 	} {
 		if got := Redact(raw); got != want {
 			t.Errorf("Redact(%q) = %q, want %q", raw, got, want)
