@@ -21,6 +21,7 @@ need make make
 need gcc gcc
 need libc6-dev /usr/include/stdio.h /usr/lib/*/crt1.o
 need redis-server redis-server
+need etcd-server etcd
 need postgresql postgres '/usr/lib/postgresql/*/bin/postgres'
 need mariadb-server mariadbd /usr/sbin/mariadbd
 need pgbouncer pgbouncer
