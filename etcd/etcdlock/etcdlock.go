@@ -72,28 +72,22 @@ func checkRequest(r piton.Request) error {
 }
 
 // acquire reads first, so that asking for a lock that is held writes nothing. A
-// transaction whose condition fails has read what has changed; each such turn means
+// transaction whose conditions fail has read what has changed; each such turn means
 // that somebody else got on.
 func (c *Coordinator) acquire(ctx context.Context, r piton.Request) (piton.Grant, error) {
 	id, ttl := leaseOf(r.Lock, r.Holder), time.Duration(0)
-	answer, err := c.client.Txn(ctx).Then(reads(r.Lock)...).Commit()
+	s, err := c.look(ctx, r.Lock)
 	for {
-		if err != nil {
-			return piton.Grant{}, err
-		}
-		s, err := stateOf(answer)
 		switch {
 		case err != nil:
 			return piton.Grant{}, err
 		case s.held != nil && s.held.Holder != r.Holder:
 			return piton.Grant{}, c.refuse(ctx, s.held, id, ttl > 0)
 		}
-		next, err := step{}, error(nil)
 		own := s.held != nil && s.held.token() > r.Floor
-		if !own {
-			if next, err = s.grant(r); err != nil {
-				return piton.Grant{}, c.without(ctx, id, ttl > 0 && s.held == nil, err)
-			}
+		next, full := s.grant(r)
+		if full != nil && !own {
+			return piton.Grant{}, c.without(ctx, id, ttl > 0 && s.held == nil, full)
 		}
 		if ttl == 0 {
 			if ttl, err = c.begin(ctx, id, r.TTL, s); err != nil {
@@ -103,16 +97,38 @@ func (c *Coordinator) acquire(ctx context.Context, r piton.Request) (piton.Grant
 		if own {
 			return grantOf(r, s.held.token(), s.held.Offset, ttl), nil
 		}
-		answer, err = c.client.Txn(ctx).If(next.conditions...).Then(next.writes...).Else(reads(r.Lock)...).Commit()
-		if err != nil || !answer.Succeeded {
+		var revision int64
+		if revision, s, err = c.try(ctx, next, r.Lock); revision == 0 {
 			continue
 		}
-		g := grantOf(r, piton.Token(answer.Header.Revision+next.offset), next.offset, ttl)
+		g := grantOf(r, piton.Token(revision+next.offset), next.offset, ttl)
 		if g.Token > piton.MaxToken {
 			return piton.Grant{}, c.without(ctx, id, true, errors.New("the last token was used up meanwhile"))
 		}
 		return g, nil
 	}
+}
+
+// look reads the state of a lock.
+func (c *Coordinator) look(ctx context.Context, lock string) (state, error) {
+	answer, err := c.client.Txn(ctx).Then(reads(lock)...).Commit()
+	if err != nil {
+		return state{}, err
+	}
+	return stateOf(answer)
+}
+
+// try commits a step and returns its revision, or 0 and the state that was in its way.
+func (c *Coordinator) try(ctx context.Context, next step, lock string) (revision int64, s state, err error) {
+	answer, err := c.client.Txn(ctx).If(next.conditions...).Then(next.writes...).Else(reads(lock)...).Commit()
+	switch {
+	case err != nil:
+		return 0, s, err
+	case answer.Succeeded:
+		return answer.Header.Revision, s, nil
+	}
+	s, err = stateOf(answer)
+	return 0, s, err
 }
 
 func grantOf(r piton.Request, t piton.Token, offset int64, ttl time.Duration) piton.Grant {

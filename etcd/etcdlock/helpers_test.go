@@ -13,6 +13,7 @@ import (
 	"github.com/pitonlock/piton/internal/servertest"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
@@ -25,8 +26,8 @@ type client struct {
 
 func (c client) Close() error { return c.etcd.Close() }
 
-func connect(endpoints ...string) (client, error) {
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+func connect(endpoint string, opts ...grpc.DialOption) (client, error) {
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop(), DialOptions: opts})
 	if err != nil {
 		return client{}, err
 	}
@@ -34,9 +35,9 @@ func connect(endpoints ...string) (client, error) {
 	return client{c, etcd}, err
 }
 
-func open(tb testing.TB, endpoints ...string) client {
+func dial(tb testing.TB, endpoint string, opts ...grpc.DialOption) client {
 	tb.Helper()
-	c, err := connect(endpoints...)
+	c, err := connect(endpoint, opts...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -46,6 +47,11 @@ func open(tb testing.TB, endpoints ...string) client {
 		}
 	})
 	return c
+}
+
+func open(tb testing.TB, endpoint string) client {
+	tb.Helper()
+	return dial(tb, endpoint)
 }
 
 // fresh is a coordinator on a server of the test's own.

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/pitonlock/piton"
 	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	shortestPause = 50 * time.Millisecond // before a watch that was lost is made anew
+	longestPause  = 2 * time.Second
 )
 
 // Watch implements [piton.Waiter] by a watch of the lock's key, for its deletion.
@@ -39,21 +43,21 @@ type watch struct {
 	key    string
 	hints  chan struct{}
 	ready  chan struct{} // closed when etcd has confirmed the first time
-	once   sync.Once
+	told   bool          // ready is closed
 	ended  chan struct{} // closed when the client was closed, or the watch stopped
 }
 
 // run watches until it is stopped, one time after the other.
 func (w *watch) run(ctx context.Context) {
 	defer close(w.ended)
-	pause := 50 * time.Millisecond
+	pause := shortestPause
 	for {
 		if w.receive(ctx) {
-			pause = 50 * time.Millisecond
+			pause = shortestPause
 		}
 		select {
 		case <-time.After(pause): // a cluster without a leader; waiters look by their own timers
-			pause = min(2*pause, 2*time.Second)
+			pause = min(2*pause, longestPause)
 		case <-ctx.Done():
 			return
 		case <-w.client.Ctx().Done():
@@ -68,18 +72,23 @@ func (w *watch) receive(ctx context.Context) (confirmed bool) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	for answer := range w.client.Watch(ctx, w.key, clientv3.WithFilterPut(), clientv3.WithCreatedNotify()) {
-		if answer.Canceled || answer.Err() != nil {
+		switch {
+		case answer.Err() != nil:
 			return confirmed
+		case answer.Created && !w.told:
+			w.told = true
+			close(w.ready)
+		default: // an end, or the confirmation of a new watch, before which ends were not told
+			tell(w.hints)
 		}
-		if answer.Created && !confirmed {
-			confirmed = true
-			w.once.Do(func() { close(w.ready) })
-		}
-		// Also on the confirmation: what ended before it was not told.
-		select {
-		case w.hints <- struct{}{}:
-		default:
-		}
+		confirmed = true
 	}
 	return confirmed
+}
+
+func tell(hints chan<- struct{}) {
+	select {
+	case hints <- struct{}{}:
+	default:
+	}
 }
