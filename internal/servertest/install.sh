@@ -12,7 +12,8 @@ need() { # package, then what it provides: a program or a path with wildcards
 	for provides in "$@"; do
 		command -v "$provides" >/dev/null 2>&1 && return
 		for path in $provides; do
-			[ -e "$path" ] && return
+			# A program's name alone may be that of a folder here.
+			case $path in /*) [ -e "$path" ] && return ;; esac
 		done
 	done
 	missing="$missing $package"
