@@ -34,9 +34,10 @@ func (c *Coordinator) begin(ctx context.Context, id clientv3.LeaseID, ttl time.D
 // keepAlive starts the time of a lease anew, if it has not ended, by one request.
 //
 // A leader that was replaced without noticing, frozen for example, would still
-// answer, and nobody else would know. So the answer has to come from a member
-// that is in the term of an earlier answer of the same call, or a later one. Any leader after that was elected after
-// the call began, and gives each lease its whole time then.
+// answer, and nobody else would know. So term is that of an answer which the
+// cluster gave since the call began, and a member of an older term does not count.
+// The leader that did renew was in office since then; whoever follows it was
+// elected after the call began, and gives each lease its whole time at that moment.
 func (c *Coordinator) keepAlive(ctx context.Context, id clientv3.LeaseID, term uint64) (time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream
