@@ -175,6 +175,46 @@ func work(ctx context.Context, t *testing.T, l *piton.Locker, lock string, book 
 	return err == nil
 }
 
+// A member that has lost the others ends its watches. They are made anew, and tell
+// that something may have been missed.
+func TestEtcdWatchOutlivesTheMajority(t *testing.T) {
+	cluster := servertest.StartEtcdCluster(t)
+	alone, others := cluster.Members[0], cluster.Members[1:]
+	watcher, direct := onEtcd(t, alone.Endpoint()), onEtcd(t, others[0].Endpoint())
+	g, err := direct.Acquire(t.Context(), piton.Request{Lock: "a", Holder: "h", TTL: time.Minute})
+	must(t, err)
+	hints, stop, err := watcher.Watch(t.Context(), "a")
+	must(t, err)
+	defer stop()
+	for _, m := range others {
+		m.Pause(t)
+	}
+	// All watches of a client share one stream, so that another one tells of its end.
+	servertest.Eventually(t, 30*time.Second, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_, stop, err := watcher.Watch(ctx, "b")
+		if err == nil {
+			stop()
+		}
+		return err != nil
+	}, "the member's insight that there is no leader")
+	for _, m := range others {
+		m.Resume(t)
+	}
+	hint := func(of string) {
+		t.Helper()
+		select {
+		case <-hints:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no hint of %s", of)
+		}
+	}
+	hint("the watch that was made anew")
+	servertest.Eventually(t, 20*time.Second, func() bool { return direct.Release(t.Context(), g) == nil }, "the release")
+	hint("the release")
+}
+
 // Revisions go back with a backup, the marks of the storage do not: Floor repairs it.
 func TestEtcdTokensHealAfterARestoredBackup(t *testing.T) {
 	server := servertest.StartEtcd(t)
