@@ -18,8 +18,8 @@
 //	})
 //
 // A [Coordinator] grants leases; a [Guard] is the storage's side. Packages
-// memlock, sqlite/sqlitelock and redis/redislock are coordinators, sqlguard is a
-// guard; locktest and guardtest are what each of them has to keep.
+// memlock, sqlite/sqlitelock, redis/redislock and etcd/etcdlock are coordinators,
+// sqlguard is a guard; locktest and guardtest are what each of them has to keep.
 //
 // # The life of a lease
 //

@@ -45,6 +45,11 @@ type Harness struct {
 	// TTL is the TTL of leases that a law waits out; 0 means 300 ms. It must be one
 	// that the coordinator grants as it is.
 	TTL time.Duration
+
+	// Late is how long after its end the coordinator may take to notice that a grant
+	// has ended; 0 means 50 ms. With more than one TTL a law could not tell that from a
+	// renewal that counted.
+	Late time.Duration
 }
 
 // Law is one rule that a coordinator keeps.
@@ -116,6 +121,9 @@ func check(ctx context.Context, law Law, h Harness) Result {
 	}
 	if h.TTL <= 0 {
 		h.TTL = 300 * time.Millisecond
+	}
+	if h.Late <= 0 {
+		h.Late = 50 * time.Millisecond
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

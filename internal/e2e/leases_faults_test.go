@@ -303,7 +303,7 @@ func TestReleaseNotConfirmed(t *testing.T) {
 
 // The TTL that the coordinator keeps is the TTL that was asked for.
 func TestTTLUnitsAndRounding(t *testing.T) {
-	eachCoordinator(t, func(t *testing.T, client func() coordinator) {
+	eachExact(t, func(t *testing.T, client func() coordinator) {
 		c := client()
 		for _, ttl := range []time.Duration{999 * time.Millisecond, 1500 * time.Millisecond, 2 * time.Second, 30 * time.Second} {
 			r := piton.Request{Lock: ttl.String(), Holder: "h", TTL: ttl}

@@ -27,6 +27,16 @@ type coordinator interface {
 // eachCoordinator runs a test on every coordinator. client opens another client
 // of the same coordinator, as another process would.
 func eachCoordinator(t *testing.T, test func(t *testing.T, client func() coordinator)) {
+	eachExact(t, test)
+	t.Run("etcdlock", func(t *testing.T) {
+		endpoint := servertest.StartEtcd(t).Endpoint()
+		test(t, func() coordinator { return onEtcd(t, endpoint) })
+	})
+}
+
+// eachExact runs a test on every coordinator that grants any TTL to the
+// millisecond; etcd has whole seconds.
+func eachExact(t *testing.T, test func(t *testing.T, client func() coordinator)) {
 	t.Run("memlock", func(t *testing.T) {
 		c := memlock.New()
 		test(t, func() coordinator { return c })

@@ -31,9 +31,12 @@ func leaseHolder() error {
 	where := os.Getenv("HOLDER_COORDINATOR")
 	var c piton.Coordinator
 	var err error
-	if strings.HasPrefix(where, "/") {
+	switch {
+	case strings.HasPrefix(where, "/"):
 		c, err = sqlitelock.Open(where)
-	} else {
+	case strings.HasPrefix(where, "http://"):
+		c, err = connectEtcd([]string{where})
+	default:
 		c, err = redislock.New(redis.NewClient(&redis.Options{Addr: where, ContextTimeoutEnabled: true}))
 	}
 	if err != nil {
@@ -77,6 +80,10 @@ func eachShared(t *testing.T, test func(t *testing.T, where string, c coordinato
 	t.Run("redislock", func(t *testing.T) {
 		addr := servertest.StartRedis(t).Addr()
 		test(t, addr, onRedis(t, addr))
+	})
+	t.Run("etcdlock", func(t *testing.T) {
+		endpoint := servertest.StartEtcd(t).Endpoint()
+		test(t, endpoint, onEtcd(t, endpoint))
 	})
 }
 

@@ -10,14 +10,11 @@ need() { # package, then what it provides: a program or an absolute path with wi
 	package=$1
 	shift
 	for provides in "$@"; do
-		case $provides in
-		/*)
-			for path in $provides; do
-				[ -e "$path" ] && return
-			done
-			;;
-		*) command -v "$provides" >/dev/null 2>&1 && return ;;
-		esac
+		command -v "$provides" >/dev/null 2>&1 && return
+		for path in $provides; do
+			# A program's name alone may be that of a folder here.
+			case $path in /*) [ -e "$path" ] && return ;; esac
+		done
 	done
 	missing="$missing $package"
 }
@@ -25,6 +22,7 @@ need make make
 need gcc gcc
 need libc6-dev /usr/include/stdio.h /usr/lib/*/crt1.o
 need redis-server redis-server
+need etcd-server etcd
 need postgresql postgres '/usr/lib/postgresql/*/bin/postgres'
 need mariadb-server mariadbd /usr/sbin/mariadbd
 need pgbouncer pgbouncer

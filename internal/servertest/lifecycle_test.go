@@ -24,7 +24,7 @@ import (
 func TestHelper(t *testing.T) {
 	switch os.Getenv(helperVariable) {
 	case "servers":
-		servers := []*Server{StartRedis(t).Server, StartPostgres(t).Server, StartMariaDB(t).Server}
+		servers := []*Server{StartRedis(t).Server, StartEtcd(t).Server, StartPostgres(t).Server, StartMariaDB(t).Server}
 		for _, s := range servers {
 			children, err := process.Descendants(s.Pid())
 			if err != nil {
@@ -53,7 +53,7 @@ func helper(t *testing.T, name string, environment ...string) *exec.Cmd {
 func requireAll(t *testing.T) {
 	t.Helper()
 	for program, debian := range map[string]string{
-		"redis-server": "redis-server", "postgres": "postgresql", "mariadbd": "mariadb-server",
+		"redis-server": "redis-server", "etcd": "etcd-server", "postgres": "postgresql", "mariadbd": "mariadb-server",
 	} {
 		_, err := find(program, debian)
 		check(t, err)
@@ -230,6 +230,7 @@ func TestMissingServerSkips(t *testing.T) {
 }
 
 func TestRedisTakesAnotherPort(t *testing.T)    { takesAnotherPort(t, StartRedis(t).Server) }
+func TestEtcdTakesAnotherPort(t *testing.T)     { takesAnotherPort(t, StartEtcd(t).Server) }
 func TestPostgresTakesAnotherPort(t *testing.T) { takesAnotherPort(t, StartPostgres(t).Server) }
 func TestMariaDBTakesAnotherPort(t *testing.T)  { takesAnotherPort(t, StartMariaDB(t).Server) }
 

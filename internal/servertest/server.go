@@ -30,7 +30,7 @@ const (
 	highestPort = 32_000
 )
 
-// Server is what the three kinds of servers have in common. Its methods fail the
+// Server is what all kinds of servers have in common. Its methods fail the
 // test when the operating system does not do as told.
 type Server struct {
 	kind   string
@@ -38,6 +38,7 @@ type Server struct {
 	port   int
 	folder string // of data and log
 	args   func(port int) []string
+	env    []string // beyond environment()
 	user   *account // nil: the test's own
 	probe  func(net.Conn) error
 	ending syscall.Signal // ends in good order
@@ -131,7 +132,7 @@ func (s *Server) start(free func() (int, error)) error {
 		if err == nil {
 			return nil
 		}
-		if try == portTries || !strings.Contains(err.Error(), "Address already in use") {
+		if try == portTries || !strings.Contains(strings.ToLower(err.Error()), "address already in use") {
 			return err
 		}
 	}
@@ -148,7 +149,7 @@ func (s *Server) launch() error {
 	command.Dir = s.folder
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = attributes(s.user)
-	command.Env = environment()
+	command.Env = append(environment(), s.env...)
 	began := time.Now()
 	if err := startFromLastingThread(command); err != nil {
 		return fmt.Errorf("%s: %w", s.kind, err)

@@ -1,5 +1,5 @@
-// Package servertest starts real servers for tests: Redis, PostgreSQL, MariaDB,
-// PgBouncer.
+// Package servertest starts real servers for tests: Redis, etcd, PostgreSQL,
+// MariaDB, PgBouncer.
 //
 //	func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
 //
@@ -58,7 +58,7 @@ import (
 // returns the exit code. Call it from TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
-	for _, shared := range []interface{ end() error }{&sharedRedis, &sharedPostgres, &sharedMariaDB} {
+	for _, shared := range []interface{ end() error }{&sharedRedis, &sharedEtcd, &sharedPostgres, &sharedMariaDB} {
 		if err := shared.end(); err != nil {
 			fmt.Fprintln(os.Stderr, "servertest:", err)
 			code = max(code, 1)
