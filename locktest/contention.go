@@ -23,15 +23,15 @@ func noSharedClock(ctx context.Context, h Harness) error {
 	errs := make([]error, len(ttls))
 	var all sync.WaitGroup
 	for i, ttl := range ttls {
-		all.Go(func() { errs[i] = crashedHolder(ctx, c[0], c[1], ttl) })
+		all.Go(func() { errs[i] = crashedHolder(ctx, c[0], c[1], h.name("clock"), ttl) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
 // crashedHolder lets a grant of first end by itself while next contends.
-func crashedHolder(ctx context.Context, first, next piton.Coordinator, ttl time.Duration) error {
-	r := request(name("clock"))
+func crashedHolder(ctx context.Context, first, next piton.Coordinator, lock string, ttl time.Duration) error {
+	r := request(lock)
 	r.TTL = ttl
 	sent := time.Now()
 	g, err := take(ctx, first, r)
@@ -82,7 +82,7 @@ func oddNames(ctx context.Context, h Harness) error {
 		return err
 	}
 	defer done()
-	names := differentNames()
+	names := differentNames(h.Prefix)
 	grants := make([]piton.Grant, len(names))
 	for i, lock := range names {
 		if grants[i], err = take(ctx, c[0], request(lock)); err != nil {
@@ -180,7 +180,7 @@ func oneHolder(ctx context.Context, h Harness) error {
 		return err
 	}
 	defer done()
-	lock := name("one holder")
+	lock := h.name("one holder")
 	var inside, last atomic.Int64
 	work := func(_ context.Context, lease *piton.Lease) error {
 		defer inside.Add(-1)
@@ -227,7 +227,7 @@ func wakeUp(ctx context.Context, h Harness) error {
 	if !ok {
 		return nil // waiting is by polling then, which the other laws cover
 	}
-	lock := name("wake up")
+	lock := h.name("wake up")
 	watchers := make([]watcher, 3)
 	for i := range watchers {
 		hints, stop, err := w.Watch(ctx, lock)

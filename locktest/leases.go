@@ -90,7 +90,7 @@ func sealedBeforeUse(ctx context.Context, h Harness) error {
 		return err
 	}
 	defer done()
-	lock := name("sealed")
+	lock := h.name("sealed")
 	for n := range 6 {
 		lease, err := l[n%2].Acquire(ctx, lock)
 		if err != nil {
@@ -118,7 +118,7 @@ func tokenHeals(ctx context.Context, h Harness) error {
 		return err
 	}
 	defer done()
-	lock := name("heals")
+	lock := h.name("heals")
 	old, err := l[0].Acquire(ctx, lock)
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func unknownIsNotNo(ctx context.Context, h Harness) error {
 	if err != nil {
 		return err
 	}
-	lock := name("unknown")
+	lock := h.name("unknown")
 	for n, take := range []func(context.Context, string) (*piton.Lease, error){l.Acquire, l.TryAcquire} {
 		lease, err := take(ctx, lock)
 		if err != nil {
@@ -217,7 +217,7 @@ func noReplyAtAll(ctx context.Context, h Harness, c, contender piton.Coordinator
 		if err != nil {
 			return err
 		}
-		locks := []string{name("unknown")}
+		locks := []string{h.name("unknown")}
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		_, err = l.Acquire(short, locks[0])
 		cancel()
@@ -225,7 +225,7 @@ func noReplyAtAll(ctx context.Context, h Harness, c, contender piton.Coordinator
 			return fmt.Errorf("when attempts %s: %v; want the outage or the caller's end", lost.how, err)
 		}
 		if lost.how == "fail" {
-			locks = append(locks, name("unknown"))
+			locks = append(locks, h.name("unknown"))
 			if _, err := l.TryAcquire(ctx, locks[1]); !errors.Is(err, piton.ErrUnavailable) || errors.Is(err, piton.ErrHeld) {
 				return fmt.Errorf("when attempts %s, not waiting: %v; want ErrUnavailable", lost.how, err)
 			}

@@ -29,9 +29,12 @@ import (
 // so one coordinator may serve many runs.
 type Harness struct {
 	// New returns a new client of the coordinator, always the same one, as another
-	// process would have it. When it is an io.Closer, the law that opened it closes
-	// it. Required.
+	// process would have it. The law that opened it closes it. Required.
 	New func(ctx context.Context) (piton.Coordinator, error)
+
+	// Close ends a client that New returned. nil stands for its own Close, if it is an
+	// io.Closer.
+	Close func(c piton.Coordinator) error
 
 	// Forget makes the coordinator lose all that it knows while its clients stay
 	// connected, as a flush or a failover does. Without it, on servers that others
@@ -41,6 +44,10 @@ type Harness struct {
 	// Left counts what free locks whose names begin with prefix leave for ever:
 	// rows or keys that neither expire nor are collected. Required.
 	Left func(ctx context.Context, prefix string) (int, error)
+
+	// Prefix begins the names of all locks that the laws take, but for one of a single
+	// byte, so that what they leave can be found; at most 64 bytes. "" means "locktest/".
+	Prefix string
 
 	// TTL is the TTL of leases that a law waits out; 0 means 300 ms. It must be one
 	// that the coordinator grants as it is.
@@ -56,7 +63,7 @@ type Harness struct {
 type Law struct {
 	Name  string // as in docs/guarantees.md
 	Text  string
-	Check func(ctx context.Context, h Harness) error // nil when kept; the error says what was seen
+	check func(ctx context.Context, h Harness) error // nil when kept; the error says what was seen
 }
 
 // Result is the outcome of one law.
@@ -98,7 +105,7 @@ func Run(t *testing.T, h Harness) {
 	t.Helper()
 	for _, law := range Laws {
 		t.Run(law.Name, func(t *testing.T) {
-			if r := check(t.Context(), law, h); r.Err != nil {
+			if r := CheckLaw(t.Context(), law, h); r.Err != nil {
 				t.Errorf("%s\nThe law: %s", r.Err, law.Text)
 			}
 		})
@@ -109,12 +116,13 @@ func Run(t *testing.T, h Harness) {
 func Check(ctx context.Context, h Harness) []Result {
 	results := make([]Result, 0, len(Laws))
 	for _, law := range Laws {
-		results = append(results, check(ctx, law, h))
+		results = append(results, CheckLaw(ctx, law, h))
 	}
 	return results
 }
 
-func check(ctx context.Context, law Law, h Harness) Result {
+// CheckLaw checks one law. It runs for at most 60 s.
+func CheckLaw(ctx context.Context, law Law, h Harness) Result {
 	start := time.Now()
 	if h.New == nil || h.Left == nil {
 		return Result{Law: law, Err: errors.New("locktest: the harness is incomplete; New and Left are required")}
@@ -122,21 +130,30 @@ func check(ctx context.Context, law Law, h Harness) Result {
 	if h.TTL <= 0 {
 		h.TTL = 300 * time.Millisecond
 	}
+	if h.Close == nil {
+		h.Close = func(c piton.Coordinator) error {
+			if c, ok := c.(io.Closer); ok {
+				return c.Close()
+			}
+			return nil
+		}
+	}
+	if h.Prefix == "" {
+		h.Prefix = "locktest/"
+	}
 	if h.Late <= 0 {
 		h.Late = 50 * time.Millisecond
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return Result{Law: law, Err: law.Check(ctx, h), Took: time.Since(start)}
+	return Result{Law: law, Err: law.check(ctx, h), Took: time.Since(start)}
 }
 
 // clients opens n clients. close ends them and must be called.
 func (h Harness) clients(ctx context.Context, n int) (all []piton.Coordinator, closeAll func(), err error) {
 	closeAll = func() {
 		for _, c := range all {
-			if c, ok := c.(io.Closer); ok {
-				_ = c.Close() // a law is about leases
-			}
+			_ = h.Close(c) // a law is about leases
 		}
 	}
 	for range n {
@@ -157,7 +174,7 @@ func random(n int) string {
 }
 
 // name is a new lock name.
-func name(law string) string { return "locktest/" + law + "/" + random(8) }
+func (h Harness) name(law string) string { return h.Prefix + law + "/" + random(8) }
 
 // request asks for a lock under a new holder id, for long.
 func request(lock string) piton.Request {
@@ -269,8 +286,8 @@ func pass(ctx context.Context, d time.Duration) {
 }
 
 // names that are all different, and that somebody's driver has confused.
-func differentNames() []string {
-	prefix := "odd " + random(8)
+func differentNames(prefix string) []string {
+	prefix += "odd " + random(8)
 	odd := []string{
 		"", " ", "  ", "a", "A", "a ", " a", "aa", "a/b", "a/b/", "/a/b", "a//b", "a.b", "a:b", "a;b", "a,b", "a{b}", "{a}b", "{a}{b}", "}", "{",
 		"%", "%25", "%7B", "%s", "a%", "'", `"`, "`", `\`, `\\`, "a\tb", "a\nb", "a\r\nb", "*", "?", "[a]", "a_b", "a-b", "--", "$1", "?1", ":lock",

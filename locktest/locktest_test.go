@@ -134,7 +134,7 @@ func TestLawsFindMistakes(t *testing.T) {
 			m.spoil(b, c)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			err := law(t, m.law).Check(ctx, harness(b))
+			err := locktest.CheckLaw(ctx, law(t, m.law), harness(b)).Err
 			if err == nil {
 				t.Fatal("the law is said to be kept")
 			}
@@ -191,7 +191,7 @@ func TestWhatIsLeftIsReported(t *testing.T) {
 		{0, io.ErrUnexpectedEOF, "unexpected EOF"},
 	} {
 		h.Left = func(context.Context, string) (int, error) { return test.left, test.err }
-		err := law(t, "NothingLeft").Check(t.Context(), h)
+		err := locktest.CheckLaw(t.Context(), law(t, "NothingLeft"), h).Err
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%d, %v: got %v; want %q", test.left, test.err, err, test.want)
 		}

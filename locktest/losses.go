@@ -54,7 +54,7 @@ func lossRound(ctx context.Context, h Harness, renew func(context.Context, piton
 	if err != nil {
 		return err
 	}
-	lease, err := holder.Acquire(ctx, name("lost"))
+	lease, err := holder.Acquire(ctx, h.name("lost"))
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func lostIsFinal(ctx context.Context, h Harness) error {
 	if err != nil {
 		return err
 	}
-	lock := name("final")
+	lock := h.name("final")
 	lease, err := l.Acquire(ctx, lock)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func releaseAfterWork(ctx context.Context, h Harness) error {
 		if err != nil {
 			return err
 		}
-		lock := name("work")
+		lock := h.name("work")
 		work, cancel := context.WithCancel(ctx)
 		defer cancel()
 		err = l.Do(work, lock, func(ctx context.Context, lease *piton.Lease) error {
@@ -182,7 +182,7 @@ func releaseAfterWork(ctx context.Context, h Harness) error {
 
 func nothingLeft(ctx context.Context, h Harness) error {
 	const names = 200
-	prefix := name("left")
+	prefix := h.name("left")
 	before := runtime.NumGoroutine()
 	err := func() error {
 		l, done, err := h.lockers(ctx, 2)

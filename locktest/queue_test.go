@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/locktest"
 	"github.com/pitonlock/piton/memlock"
 )
 
@@ -108,7 +109,7 @@ func (l *line) Release(ctx context.Context, g piton.Grant) error {
 }
 
 func TestAFairQueue(t *testing.T) {
-	if err := law(t, "FirstComeFirstServed").Check(t.Context(), harness(newLine(""))); err != nil {
+	if err := locktest.CheckLaw(t.Context(), law(t, "FirstComeFirstServed"), harness(newLine(""))).Err; err != nil {
 		t.Error(err)
 	}
 }
@@ -125,7 +126,7 @@ func TestQueuesThatAreUnfair(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			err := law(t, "FirstComeFirstServed").Check(ctx, harness(newLine(mistake)))
+			err := locktest.CheckLaw(ctx, law(t, "FirstComeFirstServed"), harness(newLine(mistake))).Err
 			if err == nil {
 				t.Fatal("the law is said to be kept")
 			}

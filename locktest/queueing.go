@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/pitonlock/piton"
@@ -56,7 +55,7 @@ func held(ctx context.Context, h Harness, n int, ttl time.Duration) (first piton
 		}
 		closeAll()
 	}
-	r := request(name("queue"))
+	r := request(h.name("queue"))
 	r.TTL = ttl
 	g, err = take(ctx, c[0], r)
 	for i := 1; err == nil && i <= n; i++ {
@@ -134,12 +133,8 @@ func servedInOrder(ctx context.Context, h Harness) error {
 	if err := p[1].client.Release(ctx, giveUp); err != nil && !errors.Is(err, piton.ErrLost) {
 		return fmt.Errorf("giving up a place: %w", err)
 	}
-	if gone, ok := p[2].client.(io.Closer); ok {
-		p[2].stop()
-		_ = gone.Close()
-	} else if err := p[2].client.Release(ctx, piton.Grant{Fence: piton.Fence{Lock: g.Lock, Holder: p[2].r.Holder}}); err != nil && !errors.Is(err, piton.ErrLost) {
-		return fmt.Errorf("giving up a place: %w", err)
-	}
+	p[2].stop()
+	_ = h.Close(p[2].client)
 	if err := p[0].client.Release(ctx, second); err != nil {
 		return err
 	}

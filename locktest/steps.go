@@ -15,7 +15,7 @@ func idempotentPerHolder(ctx context.Context, h Harness) error {
 		return err
 	}
 	defer done()
-	r := request(name("idempotent"))
+	r := request(h.name("idempotent"))
 	r.TTL = h.TTL
 	first, err := take(ctx, c[0], r)
 	if err != nil {
@@ -40,7 +40,7 @@ func idempotentPerHolder(ctx context.Context, h Harness) error {
 		}
 		pass(ctx, 5*time.Millisecond)
 	}
-	long := request(name("idempotent"))
+	long := request(h.name("idempotent"))
 	first, err = take(ctx, c[0], long)
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func tokenGrows(ctx context.Context, h Harness) error {
 		return err
 	}
 	defer done()
-	lock, neighbour := name("grows"), name("grows")
+	lock, neighbour := h.name("grows"), h.name("grows")
 	last := piton.Token(0)
 	next := func(how string, ttl time.Duration, c piton.Coordinator) (piton.Grant, error) {
 		r := request(lock)
@@ -137,7 +137,7 @@ func floorIsHonoured(ctx context.Context, h Harness) error {
 	}
 	defer done()
 	for _, floor := range []piton.Token{1, 1 << 40, 1 << 52, piton.MaxToken - 1<<20} {
-		r := request(name("floor"))
+		r := request(h.name("floor"))
 		r.Floor = floor
 		g, err := take(ctx, c[0], r)
 		if err != nil {
@@ -151,7 +151,7 @@ func floorIsHonoured(ctx context.Context, h Harness) error {
 			return fmt.Errorf("after a floor of %d: token %d after %d, %v", floor, next.Token, g.Token, err)
 		}
 	}
-	r := request(name("floor"))
+	r := request(h.name("floor"))
 	r.Floor = piton.MaxToken
 	_, err = c[0].Acquire(ctx, r)
 	if err == nil || errors.Is(err, piton.ErrHeld) || errors.Is(err, piton.ErrLost) {
@@ -181,7 +181,7 @@ func renewOnlyOwn(ctx context.Context, h Harness) error {
 		return err
 	}
 	defer done()
-	lock := name("renew")
+	lock := h.name("renew")
 	short := request(lock)
 	short.TTL = h.TTL
 	old, err := take(ctx, c[0], short)
@@ -223,7 +223,7 @@ func renewOnlyOwn(ctx context.Context, h Harness) error {
 	for what, wrong := range map[string]func(*piton.Grant){
 		"another token":  func(g *piton.Grant) { g.Token++ },
 		"another holder": func(g *piton.Grant) { g.Holder = old.Holder },
-		"a free lock":    func(g *piton.Grant) { g.Lock = name("renew") },
+		"a free lock":    func(g *piton.Grant) { g.Lock = h.name("renew") },
 	} {
 		g := next
 		wrong(&g)
@@ -247,7 +247,7 @@ func renewBatch(ctx context.Context, c piton.Coordinator, old, own piton.Grant) 
 		return nil
 	}
 	missing, wrongToken := own, own
-	missing.Lock = name("renew")
+	missing.Lock += "/missing"
 	wrongToken.Token++
 	batch := []piton.Grant{old, own, missing, wrongToken, own}
 	results := b.RenewBatch(ctx, batch)
@@ -274,7 +274,7 @@ func releaseOnlyOwn(ctx context.Context, h Harness) error {
 		return err
 	}
 	defer done()
-	lock := name("release")
+	lock := h.name("release")
 	if err := c[0].Release(ctx, piton.Grant{Fence: piton.Fence{Lock: lock, Holder: random(16)}}); err != nil {
 		return fmt.Errorf("release of whatever an unknown holder has of a free lock: %w", err)
 	}
@@ -335,7 +335,7 @@ func breakOnlyThis(ctx context.Context, c piton.Coordinator, g piton.Grant) erro
 	if err := wantHolder(ctx, c, g.Lock, g); err != nil {
 		return fmt.Errorf("after the break of another token: %w", err)
 	}
-	if broken, err := b.Break(ctx, name("release"), g.Token); broken || err != nil {
+	if broken, err := b.Break(ctx, g.Lock+"/free", g.Token); broken || err != nil {
 		return fmt.Errorf("break of a free lock: %v, %v; want false and no error", broken, err)
 	}
 	return nil

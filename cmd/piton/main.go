@@ -31,6 +31,7 @@ type cli struct {
 	Show       showCmd       `cmd:"" help:"Show who holds a lock."`
 	Break      breakCmd      `cmd:"" help:"Take a lock away from its holder."`
 	Admit      admitCmd      `cmd:"" help:"Print the SQL by which a script shows its fence to the storage."`
+	Check      checkCmd      `cmd:"" help:"Check on your own server every law that the locks rely on."`
 	Prove      proveCmd      `cmd:"" help:"Show on your own servers what a late write does, and that it is refused."`
 	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`

@@ -40,6 +40,8 @@ type Backend struct {
 	Redacted    string       // the URL without its password, for people
 	Local       bool         // it excludes nobody outside of this process
 	Warnings    []string     // settings under which it may forget locks, a sentence each
+	Traces      Traces
+	Late        time.Duration // how late it may notice the end of a lease; 0: at once
 }
 
 // URLError is a URL that cannot be used as it is: a mistake of whoever wrote it.
@@ -83,7 +85,7 @@ func OpenCoordinator(ctx context.Context, raw string) (Backend, error) {
 	b := Backend{Redacted: Redact(raw)}
 	switch u.Scheme {
 	case "memory":
-		b.Coordinator, b.Close, b.Local = memlock.New(), func() error { return nil }, true
+		b.Coordinator, b.Close, b.Local, b.Traces = memlock.New(), func() error { return nil }, true, noTraces{}
 	case "sqlite":
 		err = b.openSQLite(u)
 	case "redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster":
@@ -108,7 +110,7 @@ func (b *Backend) openSQLite(u *url.URL) error {
 	if err != nil {
 		return &silentError{fmt.Sprintf("coordinator %s cannot be opened: %v", b.Redacted, err), err}
 	}
-	b.Coordinator, b.Close = c, c.Close
+	b.Coordinator, b.Close, b.Traces = c, c.Close, fileTraces{u.String()}
 	return nil
 }
 
@@ -119,9 +121,9 @@ func (b *Backend) openDatabase(ctx context.Context, raw string) error {
 	if err != nil {
 		return err
 	}
-	d := sqllock.Postgres
+	d, column := sqllock.Postgres, `"lock"`
 	if dialect == sqlguard.MySQL {
-		d = sqllock.MySQL
+		d, column = sqllock.MySQL, "`lock`"
 	}
 	c, err := sqllock.New(db, d)
 	if err == nil {
@@ -132,7 +134,7 @@ func (b *Backend) openDatabase(ctx context.Context, raw string) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("coordinator %s: %w", b.Redacted, err), closeDB())
 	}
-	b.Coordinator, b.Close = c, closeDB
+	b.Coordinator, b.Close, b.Traces = c, closeDB, sqlTraces{db: db, column: column}
 	return nil
 }
 

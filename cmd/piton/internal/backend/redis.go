@@ -42,6 +42,7 @@ func (b *Backend) openRedis(ctx context.Context, raw string) error {
 		return err
 	}
 	b.Warnings, _ = c.Check(ctx) // a user that may not ask has no use for them
+	b.Traces = redisTraces{client}
 	b.Coordinator, b.Close = c, func() error { return errors.Join(c.Close(), client.Close()) }
 	return nil
 }
