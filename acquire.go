@@ -26,10 +26,10 @@ type acquisition struct {
 	start time.Duration
 	turn  *turn
 
-	answered bool            // the coordinator has answered in this call
-	silence  error           // why the last attempt had no answer, if ctx was not why
-	unheard  <-chan struct{} // an attempt without an answer: closed when the driver has returned; nil: none
-	told     bool            // EventWaiting was emitted
+	answered bool              // the coordinator has answered in this call
+	silence  error             // why the last attempt had no answer, if ctx was not why
+	unheard  []<-chan struct{} // attempts without an answer: each closed when the driver has returned
+	told     bool              // EventWaiting was emitted
 	held     *HeldError
 	waiting  waiting
 }
@@ -78,6 +78,7 @@ func (a *acquisition) once(ctx, values context.Context) (*Lease, error) {
 		return nil, err
 	}
 	lease := a.keep(values, grant, sent)
+	a.watchLate(lease)
 	if err := a.seal(ctx, lease); err != nil {
 		a.beats.end(lease, err)
 		a.discard(ctx, lease)
@@ -100,9 +101,11 @@ func (l *Locker) keep(values context.Context, g Grant, sent time.Duration) *Leas
 	lease.ctx, lease.cancel = context.WithCancelCause(ctx)
 	l.mu.Lock()
 	lease.gone = l.count()
-	closed := l.closed
 	l.mu.Unlock()
 	l.beats.add(lease, sent)
+	l.mu.Lock()
+	closed := l.closed // read after add: Close ends what it finds kept
+	l.mu.Unlock()
 	if closed {
 		l.beats.stopAll(ErrClosed)
 	}
@@ -147,9 +150,7 @@ func (a *acquisition) granted(ctx context.Context, holder string) (Grant, time.D
 			a.told = true
 			a.emit(Event{Kind: EventWaiting, Lock: a.lock, Holder: holder, Err: held})
 		}
-		if a.subscribe(ctx, holder) {
-			continue // the lock may have ended before the subscription
-		}
+		a.subscribe(ctx, holder)
 		if err := a.pause(ctx, held.Remaining); err != nil {
 			a.cleanUp(ctx, r)
 			return Grant{}, 0, err
@@ -164,7 +165,7 @@ func (a *acquisition) ended(ctx context.Context) error {
 	}
 	// An outage is another answer than a wait in vain. Who cancels at once, before
 	// any attempt failed, has not found out.
-	late := a.unheard != nil && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	late := len(a.unheard) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
 	case a.answered:
 	case a.silence != nil:
@@ -187,7 +188,7 @@ func (a *acquisition) ask(ctx context.Context, r Request) (Grant, time.Duration,
 		grant, sent, settled, err := a.send(ctx, r)
 		if err == nil {
 			if err = checkGrant(grant, r); err == nil {
-				a.answered, a.unheard = true, nil
+				a.answered = true
 				return grant, sent, nil
 			}
 		}
@@ -195,7 +196,7 @@ func (a *acquisition) ask(ctx context.Context, r Request) (Grant, time.Duration,
 			a.answered = true
 			return Grant{}, 0, err
 		}
-		a.unheard = settled
+		a.unheard = append(a.unheard, settled)
 		if ctx.Err() != nil {
 			return Grant{}, 0, a.ended(ctx)
 		}
@@ -251,34 +252,60 @@ func (a *acquisition) send(ctx context.Context, r Request) (g Grant, sent time.D
 	}
 }
 
-// cleanUp gives back a place in the coordinator's queue, and what an attempt
-// without an answer, if there was one, may have been granted, after it has settled,
-// or after a TTL when it never does.
+// cleanUp gives back a place in the coordinator's queue, and what attempts without an
+// answer, if there were any, may have been granted, after they have settled, or after
+// a TTL when one never does.
 func (a *acquisition) cleanUp(ctx context.Context, r Request) {
-	settled := a.unheard
-	switch {
-	case settled != nil:
-		a.unheard = nil
-	case a.waiting.queuer != nil:
-		none := make(chan struct{})
-		close(none)
-		settled = none
-	default:
+	unheard := a.unheard
+	a.unheard = nil
+	if len(unheard) == 0 && a.waiting.queuer == nil {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
 	a.background(func() {
+		a.settle(unheard)
+		a.forgo(ctx, r.Lock, r.Holder)
+	})
+}
+
+// watchLate gives back what an attempt that had no answer is granted when its lease,
+// by a later attempt of the same holder, has been given back already.
+func (a *acquisition) watchLate(lease *Lease) {
+	unheard := a.unheard
+	a.unheard = nil
+	if len(unheard) == 0 {
+		return
+	}
+	a.background(func() {
+		a.settle(unheard)
+		if f := lease.Fence(); lease.ctx.Err() != nil {
+			a.forgo(context.Background(), f.Lock, f.Holder)
+		}
+	})
+}
+
+// settle waits until the driver has returned from each attempt, for a TTL at most.
+func (a *acquisition) settle(attempts []<-chan struct{}) {
+	timer := time.NewTimer(a.ttl)
+	defer timer.Stop()
+	for _, settled := range attempts {
 		select {
 		case <-settled:
-		case <-time.After(a.ttl):
+		case <-timer.C:
+			return
 		}
-		ctx, cancel := context.WithTimeout(ctx, min(releaseBound, a.ttl))
-		defer cancel()
-		if err := a.giveBack(ctx, Grant{Fence: Fence{Lock: r.Lock, Holder: r.Holder}}); err != nil && !errors.Is(err, ErrLost) {
-			a.emit(Event{Kind: EventReleaseFailed, Lock: r.Lock, Holder: r.Holder, Err: err})
-		}
-		a.queue.poke(r.Lock)
-	})
+	}
+}
+
+// forgo gives back whatever holder has.
+func (a *acquisition) forgo(ctx context.Context, lock, holder string) {
+	ctx, cancel := context.WithTimeout(ctx, min(releaseBound, a.ttl))
+	defer cancel()
+	_, err := a.giveBack(ctx, Grant{Fence: Fence{Lock: lock, Holder: holder}})
+	if err != nil && !errors.Is(err, ErrLost) {
+		a.emit(Event{Kind: EventReleaseFailed, Lock: lock, Holder: holder, Err: err})
+	}
+	a.queue.poke(lock)
 }
 
 // checkGrant refuses what no coordinator may grant: a lease on such an answer

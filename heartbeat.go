@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -49,6 +50,7 @@ type beat struct {
 	at       int // place in the heap, -1 when the lease is not kept
 	wake     time.Duration
 	interval time.Duration
+	anchored time.Duration // when the request was sent from which the time counts
 	due      time.Duration // when the present heartbeat began or will begin
 	next     time.Duration // when the next try is to be sent, never: not at all
 	pause    time.Duration // until the try after a failed one
@@ -68,13 +70,17 @@ func (h *heartbeats) add(l *Lease, sent time.Duration) {
 	heap.Push(&h.leases, l)
 }
 
-// anchor starts the lease's time anew from when the request was sent.
+// anchor starts the lease's time anew from when the request was sent. Of several
+// answers that of the latest request counts, also when it grants less time.
 func (h *heartbeats) anchor(l *Lease, g Grant, sent time.Duration) {
-	l.grant.Store(&g)
-	if end := sent + g.TTL - margin(g.TTL); int64(end) > l.end.Load() {
-		l.end.Store(int64(end))
-	}
 	b := &l.beat
+	if sent < b.anchored {
+		h.schedule(l)
+		return
+	}
+	b.anchored = sent
+	l.grant.Store(&g)
+	l.end.Store(int64(sent + g.TTL - margin(g.TTL)))
 	b.interval = h.config.interval(g.TTL)
 	b.due, b.missed, b.lastErr = sent+b.interval, false, nil
 	b.next, b.pause = b.due, min(longestRetry, b.interval/4)
@@ -304,6 +310,10 @@ func (h *heartbeats) answered(r *renewal, g Grant, err error) {
 	current := b.running == r
 	if current {
 		b.running = nil
+	}
+	g.Fence = r.grant.Fence // what is renewed stays what it is
+	if err == nil && g.TTL <= margin(g.TTL) {
+		err = fmt.Errorf("piton: the coordinator renewed for %v, which leaves no time to use it", g.TTL)
 	}
 	switch {
 	case b.at < 0 || b.repair || l.grant.Load().Token != r.grant.Token:

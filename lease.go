@@ -27,6 +27,7 @@ type Lease struct {
 
 	releasing sync.Mutex
 	released  bool  // the coordinator has answered
+	doubtful  bool  // a release without an answer may have been carried out
 	outcome   error // what it answered: nil or a *LostError
 }
 
@@ -118,26 +119,39 @@ func (l *Lease) Release(ctx context.Context) error {
 // release sends the grant back, at most one at a time, trying again while the
 // answer is unknown.
 func (l *Lease) release(ctx context.Context) error {
+	event, err := l.releaseOnce(ctx)
+	if event.Kind != "" {
+		l.locker.emit(event) // when releasing is free again: an observer may try once more
+	}
+	return err
+}
+
+func (l *Lease) releaseOnce(ctx context.Context) (Event, error) {
 	l.releasing.Lock()
 	defer l.releasing.Unlock()
 	if l.released {
-		return l.outcome
+		return Event{}, l.outcome
 	}
 	grant := *l.grant.Load()
+	event := Event{Kind: EventReleased, Lock: grant.Lock, Token: grant.Token, Holder: grant.Holder}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(releaseBound, l.locker.ttl))
 	defer cancel()
-	err := l.locker.giveBack(ctx, grant)
+	doubtful, err := l.locker.giveBack(ctx, grant)
+	l.doubtful = l.doubtful || doubtful
 	if err == nil || errors.Is(err, ErrLost) {
-		l.released, l.outcome = true, err
+		if l.doubtful && asLost(context.Cause(l.ctx)) == nil {
+			// It was trusted until its release, which has been carried out, or the lease
+			// ended without a work: whoever has the lock now came after it.
+			err = nil
+		}
+		l.released, l.outcome, event.Err = true, err, err
 		l.gone()
 		l.locker.queue.poke(grant.Lock)
-		l.locker.emit(Event{Kind: EventReleased, Lock: grant.Lock, Token: grant.Token, Holder: grant.Holder, Err: err})
-		return err
+		return event, err
 	}
 	time.AfterFunc(l.left(), l.gone) // if nobody tries again, it ends by itself
-	err = fmt.Errorf("piton: release of %v: %w: %w", grant.Fence, ErrUnavailable, err)
-	l.locker.emit(Event{Kind: EventReleaseFailed, Lock: grant.Lock, Token: grant.Token, Holder: grant.Holder, Err: err})
-	return err
+	event.Kind, event.Err = EventReleaseFailed, fmt.Errorf("piton: release of %v: %w: %w", grant.Fence, ErrUnavailable, err)
+	return event, event.Err
 }
 
 func asLost(err error) *LostError {

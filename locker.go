@@ -214,19 +214,24 @@ func (l *Locker) background(f func()) {
 }
 
 // giveBack sends one release, up to three times while the answer is unknown.
-func (l *Locker) giveBack(ctx context.Context, g Grant) error {
+// doubtful says that a try before the last had no answer, and may have been carried out.
+func (l *Locker) giveBack(ctx context.Context, g Grant) (doubtful bool, err error) {
 	const tries = 3
 	pause := 20 * time.Millisecond
 	for n := 1; ; n++ {
 		err := l.sendRelease(ctx, g)
-		if err == nil || errors.Is(err, ErrLost) || n == tries || ctx.Err() != nil {
-			return err
+		if err == nil || errors.Is(err, ErrLost) {
+			return doubtful, err
+		}
+		doubtful = true
+		if n == tries || ctx.Err() != nil {
+			return doubtful, err
 		}
 		select {
 		case <-time.After(pause):
 			pause *= 4
 		case <-ctx.Done():
-			return err
+			return doubtful, err
 		}
 	}
 }

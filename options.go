@@ -65,7 +65,10 @@ func WithObserver(observe func(Event)) Option { return func(c *config) { c.obser
 
 func newConfig(opts []Option) (config, error) {
 	c := config{ttl: defaultTTL, clock: clock.New()}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			return c, fmt.Errorf("piton: option %d is nil; leave it out", i+1)
+		}
 		o(&c)
 	}
 	switch {

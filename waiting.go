@@ -10,6 +10,7 @@ const (
 	shortestPoll = 10 * time.Millisecond
 	longestPoll  = 200 * time.Millisecond
 	unknownLeft  = time.Second // look again when the coordinator does not tell how long
+	hintsMayFail = 5 * time.Second
 )
 
 // waiting is how one holder id waits for the end of another's lease: in the
@@ -19,76 +20,81 @@ type waiting struct {
 	looks  <-chan time.Duration // of the queuer
 	hints  <-chan struct{}      // of a Waiter
 	stop   func()               // nil: no subscription
-	poll   time.Duration        // before the next look, without a subscription
+
+	poll    time.Duration       // before the next look, without a subscription
+	pending <-chan subscription // asked for, not confirmed yet; nil: none
+	again   time.Time           // not to be asked for before
 }
 
-// subscribe makes the next waiting one by push, if the coordinator can do that and
-// it has not been done; then it is true.
-func (a *acquisition) subscribe(ctx context.Context, holder string) bool {
-	var subscribe func(ctx context.Context) (waiting, error)
+// subscription is the answer to a Waiter's or Queuer's subscribing.
+type subscription struct {
+	waiting
+	err error
+}
+
+// subscribe asks for push beside the polling, which goes on until it is confirmed.
+func (a *acquisition) subscribe(ctx context.Context, holder string) {
+	w := &a.waiting
+	if w.stop != nil || w.pending != nil || time.Now().Before(w.again) {
+		return
+	}
+	var subscribe func(ctx context.Context) subscription
 	switch c := a.coord.(type) {
 	case Queuer:
-		subscribe = func(ctx context.Context) (w waiting, err error) {
-			w.queuer = c
-			w.looks, w.stop, err = c.Turns(ctx, a.lock, holder)
-			return w, err
+		subscribe = func(ctx context.Context) (s subscription) {
+			s.queuer = c
+			s.looks, s.stop, s.err = c.Turns(ctx, a.lock, holder)
+			return s
 		}
 	case Waiter:
-		subscribe = func(ctx context.Context) (w waiting, err error) {
-			w.hints, w.stop, err = c.Watch(ctx, a.lock)
-			return w, err
+		subscribe = func(ctx context.Context) (s subscription) {
+			s.hints, s.stop, s.err = c.Watch(ctx, a.lock)
+			return s
 		}
+	default:
+		return
 	}
-	if subscribe == nil || a.waiting.stop != nil {
-		return false
-	}
-	type answer struct {
-		waiting
-		err error
-	}
+	answer := make(chan subscription, 1)
+	w.pending, w.again = answer, time.Now().Add(hintsMayFail)
 	ctx, cancel := context.WithTimeout(ctx, a.patience())
-	defer cancel()
-	answers := make(chan answer, 1)
 	go func() {
-		w, err := subscribe(ctx)
-		answers <- answer{w, err}
+		defer cancel()
+		answer <- subscribe(ctx)
 	}()
-	select {
-	case got := <-answers:
-		if got.err != nil {
-			return false // polling, and another try after each look
-		}
-		a.waiting = got.waiting
-		return true
-	case <-ctx.Done():
-		go func() {
-			if got := <-answers; got.err == nil {
-				got.stop()
-			}
-		}()
-		return false
-	}
 }
 
+// stopWaiting ends the subscription, also one that is still being asked for.
 func (a *acquisition) stopWaiting() {
-	if a.waiting.stop != nil {
-		a.waiting.stop()
-	}
+	w := a.waiting
 	a.waiting = waiting{}
+	if w.stop != nil {
+		w.stop()
+	}
+	if w.pending != nil {
+		go func() {
+			if s := <-w.pending; s.err == nil {
+				s.stop()
+			}
+		}()
+	}
 }
 
 // pause waits until a look may pay: at most until the lease that is waited for can
-// be over.
+// be over. A Waiter whose connection is gone may not know it, so that waiting for its
+// hints is bounded, too.
 func (a *acquisition) pause(ctx context.Context, left time.Duration) error {
 	if left <= 0 {
 		left = unknownLeft
 	}
 	w := &a.waiting
 	d := max(left, shortestPoll)
-	if w.stop == nil {
+	switch {
+	case w.stop == nil:
 		w.poll = max(w.poll, shortestPoll)
 		d = min(d, w.poll/2+mathrand.N(w.poll))
 		w.poll = min(longestPoll, w.poll*3/2)
+	case w.hints != nil:
+		d = min(d, hintsMayFail)
 	}
 	poke := a.turn.poke
 	if w.queuer != nil {
@@ -99,6 +105,12 @@ func (a *acquisition) pause(ctx context.Context, left time.Duration) error {
 	defer timer.Stop()
 	for {
 		select {
+		case s := <-w.pending:
+			w.pending = nil
+			if s.err == nil {
+				a.waiting = s.waiting
+				return nil // the lock may have ended before the subscription
+			}
 		case <-w.hints:
 			return nil
 		case look := <-w.looks:

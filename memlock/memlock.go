@@ -45,6 +45,8 @@ type entry struct {
 }
 
 const (
+	longestTTL = 100 * 365 * 24 * time.Hour
+
 	fewLocks = 64 // below it nothing is cleaned up
 	farToken = piton.Token(1) << 52
 )
@@ -64,6 +66,12 @@ func (c *Coordinator) Acquire(ctx context.Context, r piton.Request) (piton.Grant
 	}
 	if r.Holder == "" || r.TTL <= 0 {
 		return piton.Grant{}, fmt.Errorf("memlock: holder %q and TTL %v; want a holder and a TTL above 0", r.Holder, r.TTL)
+	}
+	if r.TTL > longestTTL {
+		return piton.Grant{}, fmt.Errorf("memlock: TTL %v is too long; want at most %v", r.TTL, longestTTL)
+	}
+	if r.Floor >= piton.MaxToken {
+		return piton.Grant{}, fmt.Errorf("memlock: no token above the floor %d is left; want a floor below %d", r.Floor, piton.MaxToken)
 	}
 	if err := ctx.Err(); err != nil {
 		return piton.Grant{}, err

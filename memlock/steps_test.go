@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -223,5 +224,27 @@ func TestAnEndedContextChangesNothing(t *testing.T) {
 	}
 	if _, err := c.Renew(t.Context(), g); err != nil {
 		t.Error(err)
+	}
+}
+
+// Numbers at the end of their range are refused, and change nothing.
+func TestNumbersDoNotOverflow(t *testing.T) {
+	c := memlock.New()
+	before, err := c.Acquire(t.Context(), piton.Request{Lock: "a", Holder: "h", TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []piton.Request{
+		{Lock: "b", Holder: "h", TTL: time.Minute, Floor: math.MaxInt64},
+		{Lock: "b", Holder: "h", TTL: time.Minute, Floor: piton.MaxToken},
+		{Lock: "b", Holder: "h", TTL: math.MaxInt64},
+	} {
+		if g, err := c.Acquire(t.Context(), r); err == nil {
+			t.Errorf("%+v was granted: %+v", r, g)
+		}
+	}
+	after, err := c.Acquire(t.Context(), piton.Request{Lock: "c", Holder: "h", TTL: time.Minute})
+	if err != nil || after.Token <= before.Token {
+		t.Errorf("token %d after %d, %v", after.Token, before.Token, err)
 	}
 }
