@@ -19,14 +19,13 @@ if holder and holder ~= ARGV[1] then
 end
 local floor = tonumber(ARGV[4])
 local token = holder and redis.call('HGET', KEYS[1], 'token')
-if token and tonumber(token) > floor then
-  redis.call('SET', KEYS[2], token, 'PX', idle)
-else
+if not token or tonumber(token) <= floor then
   token = mint(floor)
   if not token then
     return redis.error_reply('PITON no token above the floor is left')
   end
 end
+count(token, tonumber(ARGV[3]))
 redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'owner', ARGV[2], 'token', token)
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return {1, token}

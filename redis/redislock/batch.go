@@ -32,7 +32,7 @@ func (c *Coordinator) pipeline(ctx context.Context, grants []piton.Grant, result
 	}
 	// The server has lost the script, perhaps halfway. Only what it refused is sent
 	// again, so that a renewal that was carried out keeps its result.
-	if err := c.scripts.renew.Load(ctx, c.client).Err(); err == nil {
+	if err := c.client.ScriptLoad(ctx, c.scripts.renew.source).Err(); err == nil {
 		c.send(ctx, grants, results, refused)
 	}
 }
@@ -47,7 +47,7 @@ func (c *Coordinator) send(ctx context.Context, grants []piton.Grant, results []
 			results[i] = piton.RenewResult{Err: err}
 			continue
 		}
-		commands[i] = c.scripts.renew.EvalSha(ctx, pipe, keys(grants[i].Lock), renewal(grants[i])...)
+		commands[i] = pipe.EvalSha(ctx, c.scripts.renew.hash, keys(grants[i].Lock), renewal(grants[i])...)
 	}
 	_, err := pipe.Exec(ctx) // each command has its own error, too
 	c.refresh(err)

@@ -1,18 +1,24 @@
 -- KEYS: lock, token counter, queue. The queue is a sorted set of waiters by order of
 -- arrival; a waiter is its inbox (16 characters) and its holder id.
 
--- mint counts the next token above floor; nil when none is left.
-local function mint(floor)
+-- now is the server's time in ms.
+local function now()
   local time = redis.call('TIME')
-  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- count keeps token as the last one of the lock, whose lease is of ttl ms: for long
+-- enough, and until the clock has passed it, so that what follows is above it.
+local function count(token, ttl)
+  local last = math.max(idle, ttl) + math.max(0, tonumber(token) - now())
+  redis.call('SET', KEYS[2], token, 'PX', string.format('%.0f', last))
+end
+
+-- mint makes the next token above floor; nil when none is left.
+local function mint(floor)
   local last = tonumber(redis.call('GET', KEYS[2]) or '0')
-  local token = math.max(last + 1, now, floor + 1)
-  if token > most then
-    return nil
-  end
-  local text = string.format('%.0f', token)
-  redis.call('SET', KEYS[2], text, 'PX', idle)
-  return text
+  local token = math.max(last + 1, now(), floor + 1)
+  return token <= most and string.format('%.0f', token) or nil
 end
 
 -- tell says when to look, in ms from now, and returns whether anybody listens.
@@ -47,6 +53,7 @@ local function offer(me)
       if not token then
         return nil
       end
+      count(token, claim)
       redis.call('HSET', KEYS[1], 'holder', string.sub(first, 17), 'owner', '', 'token', token)
       redis.call('PEXPIRE', KEYS[1], claim)
       alert(claim)

@@ -7,7 +7,8 @@
 // percent-escaped.
 //
 //	piton:{LOCK}:lock    hash of holder, owner and token; expires with the lease
-//	piton:{LOCK}:token   the last token; expires an hour ([Idle]) after the last grant or renewal
+//	piton:{LOCK}:token   the last token; expires an hour ([Idle]) after the last grant or renewal,
+//	                     after a TTL that is longer, and never while it is ahead of the clock
 //	piton:{LOCK}:queue   who waits for it, by arrival; expires 10 s after the lease that is waited for
 //	piton:to:CLIENT      channel on which a client is told that its turn has come;
 //	                     on a Cluster the sharded channel piton:{LOCK}:to:CLIENT, which needs Redis 7
@@ -37,8 +38,10 @@
 //
 // # Steps
 //
-// Each step is one script, atomic on the server, and idempotent per holder: a
-// script that is sent twice, by go-redis (MaxRetries) or by piton, does no harm.
+// Each step is one script, atomic on the server. Acquisitions and renewals are
+// idempotent per holder. A step is sent once: go-redis's own repetition (MaxRetries)
+// is turned off for it, since the second answer to a release that was carried out
+// would tell of whoever has the lock since; piton, which knows, tries again.
 // Scripts are called by their hash and loaded again when the server has lost
 // them (SCRIPT FLUSH, restart). They use TIME before they write, which needs
 // Redis 5 or newer.

@@ -93,10 +93,30 @@ func granted(f piton.Fence, ttl time.Duration) piton.Grant {
 }
 
 // run runs one step.
-func (c *Coordinator) run(ctx context.Context, script *redis.Script, lock string, args ...any) ([]any, error) {
-	reply, err := script.Run(ctx, c.client, keys(lock), args...).Slice()
+func (c *Coordinator) run(ctx context.Context, s script, lock string, args ...any) ([]any, error) {
+	reply, err := c.call(ctx, "evalsha", s.hash, lock, args)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") { // the server has lost it, and has done nothing
+		reply, err = c.call(ctx, "eval", s.source, lock, args)
+	}
 	c.refresh(err)
 	return reply, err
+}
+
+// once is a command that go-redis does not send again by itself when its answer is
+// lost: only who knows that it may have been carried out can judge the second answer.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
+
+func (c *Coordinator) call(ctx context.Context, command, script, lock string, args []any) ([]any, error) {
+	all := []any{command, script, 3}
+	for _, key := range keys(lock) {
+		all = append(all, key)
+	}
+	cmd := redis.NewCmd(ctx, append(all, args...)...)
+	cmd.SetFirstKeyPos(3)
+	_ = c.client.Process(ctx, once{cmd}) // the command has the error, too
+	return cmd.Slice()
 }
 
 // refresh makes a Cluster's client ask who has which slot after a node did not answer:

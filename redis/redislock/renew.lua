@@ -9,5 +9,5 @@ if holder ~= ARGV[1] or token ~= ARGV[2] then
   return {0, token, holder == ARGV[1] and 1 or 0}
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-redis.call('PEXPIRE', KEYS[2], idle)
+count(token, tonumber(ARGV[3]))
 return {1}

@@ -1,11 +1,12 @@
 package redislock
 
 import (
+	"crypto/sha1"
 	_ "embed"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/pitonlock/piton"
-	"github.com/redis/go-redis/v9"
 )
 
 var (
@@ -26,15 +27,22 @@ var (
 	onCluster = newScripts("SPUBLISH", "string.sub(KEYS[1], 1, -5) .. 'to:' .. inbox")
 )
 
-// scripts are the steps, each one script.
+// script is one step.
+type script struct{ source, hash string }
+
+// scripts are all steps.
 type scripts struct {
-	acquire, renew, release, breaks *redis.Script
+	acquire, renew, release, breaks script
 }
 
 // newScripts sets the constants, and how an inbox is reached.
 func newScripts(publish, channel string) *scripts {
 	head := fmt.Sprintf("local most, idle, claim, linger, publish = %d, %d, %d, %d, '%s'\nlocal function channel(inbox) return %s end\n",
 		int64(piton.MaxToken), Idle.Milliseconds(), Claim.Milliseconds(), linger.Milliseconds(), publish, channel)
-	script := func(source string) *redis.Script { return redis.NewScript(head + commonSource + source) }
-	return &scripts{acquire: script(acquireSource), renew: script(renewSource), release: script(releaseSource), breaks: script(breakSource)}
+	step := func(source string) script {
+		source = head + commonSource + source
+		hash := sha1.Sum([]byte(source)) // Redis's own name for a script
+		return script{source, hex.EncodeToString(hash[:])}
+	}
+	return &scripts{acquire: step(acquireSource), renew: step(renewSource), release: step(releaseSource), breaks: step(breakSource)}
 }
