@@ -234,6 +234,46 @@ func TestTheGrantedTTLIsTheServersAnswer(t *testing.T) {
 	}
 }
 
+// Asking again and renewing start the time of a grant anew; its end is its own,
+// whatever else its holder has.
+func TestEachGrantHasItsOwnTime(t *testing.T) {
+	c, _ := fresh(t)
+	a, b := grant(t, c, request("a", "h")), grant(t, c, request("b", "h"))
+	left := func() int64 {
+		t.Helper()
+		leases, err := c.etcd.Get(t.Context(), "piton/lock/a")
+		must(t, err)
+		answer, err := c.etcd.TimeToLive(t.Context(), clientv3.LeaseID(leases.Kvs[0].Lease))
+		must(t, err)
+		return answer.TTL // in whole seconds, rounded down
+	}
+	for what, renew := range map[string]func() (piton.Grant, error){
+		"Acquire": func() (piton.Grant, error) { return c.Acquire(t.Context(), request("a", "h")) },
+		"Renew":   func() (piton.Grant, error) { return c.Renew(t.Context(), a) },
+		"RenewBatch": func() (piton.Grant, error) {
+			r := c.RenewBatch(t.Context(), []piton.Grant{a})[0]
+			return r.Grant, r.Err
+		},
+	} {
+		servertest.Eventually(t, 10*time.Second, func() bool { return left() < 59 }, "a second of the lease's time")
+		if _, err := c.Renew(t.Context(), b); err != nil || left() >= 59 {
+			t.Errorf("a renewal of another grant, %v, leaves %d seconds", err, left())
+		}
+		wrong := a
+		wrong.Token++
+		if _, err := c.Renew(t.Context(), wrong); !errors.Is(err, piton.ErrLost) || left() >= 59 {
+			t.Errorf("a renewal that was refused, %v, leaves %d seconds", err, left())
+		}
+		if g, err := renew(); err != nil || g != a || left() < 59 {
+			t.Errorf("%s: %v, %v, %d seconds left", what, g, err, left())
+		}
+	}
+	must(t, c.Release(t.Context(), b))
+	if renewed, err := c.Renew(t.Context(), a); err != nil || renewed != a {
+		t.Errorf("after the release of another grant: %v, %v", renewed, err)
+	}
+}
+
 func TestRenewAndReleaseOnlyOwn(t *testing.T) {
 	c, _ := fresh(t)
 	old := grant(t, c, request("a", "h1"))
