@@ -3,22 +3,21 @@ package sqllock
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/pitonlock/piton"
 )
 
-// RenewBatch implements [piton.BatchRenewer]: one statement on PostgreSQL, and one
-// transaction, which is one write to the disk, on MySQL and MariaDB. Those that
-// were not renewed are then looked at one by one.
+// RenewBatch implements [piton.BatchRenewer]: one statement. When
+// some were not renewed they are looked at one by one, on MySQL and MariaDB all of them.
 func (c *Coordinator) RenewBatch(ctx context.Context, grants []piton.Grant) []piton.RenewResult {
 	results := make([]piton.RenewResult, len(grants))
 	if len(grants) == 0 {
 		return results
 	}
-	renew := c.renewInTransaction
+	renew := c.renewCounted
 	if c.dialect == Postgres {
 		renew = c.renewInStatement
 	}
@@ -70,28 +69,33 @@ func (c *Coordinator) renewInStatement(ctx context.Context, grants []piton.Grant
 	return renewed, rows.Err()
 }
 
-// renewInTransaction locks the rows in the order of their names, so that two
-// batches cannot wait for one another.
-func (c *Coordinator) renewInTransaction(ctx context.Context, grants []piton.Grant) (renewed []bool, err error) {
-	order := make([]int, len(grants))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(grants[a].Lock, grants[b].Lock) })
-	renewed = make([]bool, len(grants))
-	err = c.transaction(ctx, func(tx *sql.Tx) (bool, error) {
-		for _, i := range order {
-			g := grants[i]
-			if checkGrant(g) != nil {
-				continue
-			}
-			n, err := c.exec(ctx, tx, "renew", c.name(g.Lock), int64(g.Token), c.name(g.Holder), g.TTL.Microseconds())
-			if err != nil {
-				return false, err
-			}
-			renewed[i] = n == 1
+// renewCounted says only whether all were renewed: MySQL tells how many rows it
+// changed, not which. The rows are named in order, so that two batches do not wait
+// for one another.
+func (c *Coordinator) renewCounted(ctx context.Context, grants []piton.Grant) (renewed []bool, err error) {
+	sorted := slices.Clone(grants)
+	slices.SortFunc(sorted, func(a, b piton.Grant) int { return cmp.Compare(a.Lock, b.Lock) })
+	sorted = slices.CompactFunc(sorted, func(a, b piton.Grant) bool { return a.Lock == b.Lock })
+	rows := make([]string, 0, len(sorted))
+	args := make([]any, 0, 4*len(sorted))
+	for _, g := range sorted {
+		if checkGrant(g) == nil {
+			rows = append(rows, "SELECT ? AS name, ? AS token, ? AS holder, ? AS micros")
+			args = append(args, c.name(g.Lock), int64(g.Token), c.name(g.Holder), g.TTL.Microseconds())
 		}
-		return true, nil
-	})
+	}
+	renewed = make([]bool, len(grants))
+	if len(rows) == 0 {
+		return renewed, nil
+	}
+	text := strings.Replace(c.sql["renew-batch"].text, "%s", strings.Join(rows, " UNION ALL "), 1)
+	result, err := c.db.ExecContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	n, err := result.RowsAffected()
+	for i := range renewed {
+		renewed[i] = err == nil && int(n) == len(grants)
+	}
 	return renewed, err
 }

@@ -9,7 +9,7 @@
 // # Time
 //
 // The server's clock alone decides when a lease ends, read by the statement that
-// decides and after the row was locked (clock_timestamp(), UTC_TIMESTAMP); no
+// decides (clock_timestamp(), UTC_TIMESTAMP); no
 // client's clock is compared with it. A server whose clock is set forward by more
 // than what is left of a lease ends it early, and the holder is not told before
 // its next renewal; one set back makes others wait for as long. Attach a guard,
@@ -18,7 +18,8 @@
 // # Tokens and rows
 //
 // One row per lock in piton_locks knows the last token, and is counted up in the
-// transaction that takes it. Now and then an acquisition deletes up to 100 rows
+// statement that takes it. Each step is one statement, so that nothing stays locked
+// when its sender freezes. Now and then an acquisition deletes up to 100 rows
 // that have been free for more than 10 minutes; the greatest token of them becomes the
 // floor (piton_floor) above which locks without a row start. So tokens never go
 // back, and what is left is bounded by how many names are used in 10 minutes. On
@@ -88,10 +89,12 @@ func (d Dialect) String() string {
 const Channel = "piton_end"
 
 const (
-	longestOwner = 2000 // bytes of the label that are kept
-	freeFor      = 10 * time.Minute
-	collectEvery = 32 // acquisitions
-	mostTries    = 3  // when rows come and go meanwhile
+	longestOwner  = 2000 // bytes of the label that are kept
+	freeFor       = 10 * time.Minute
+	collectEvery  = 32  // acquisitions
+	longestHolder = 512 // bytes
+	collectWithin = 2 * time.Second
+	mostTries     = 3 // when rows come and go meanwhile
 )
 
 //go:embed postgres.sql
@@ -204,6 +207,10 @@ func validate(r piton.Request) error {
 		return piton.ValidateLock(r.Lock)
 	case r.Holder == "":
 		return errors.New("sqllock: the holder is empty; want the random id of the acquisition")
+	case len(r.Holder) > longestHolder:
+		return fmt.Errorf("sqllock: the holder has %d bytes; want at most %d", len(r.Holder), longestHolder)
+	case r.Floor >= piton.MaxToken:
+		return fmt.Errorf("sqllock: %w", noRoom(r.Floor))
 	case r.TTL < time.Microsecond || r.TTL > math.MaxInt64/4:
 		return fmt.Errorf("sqllock: TTL %v; want 1µs to 73 years", r.TTL)
 	}

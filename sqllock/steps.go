@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitonlock/piton"
+	"github.com/pitonlock/piton/internal/sqlerr"
 )
 
 // row is what piton_locks says of a lock.
@@ -49,94 +50,85 @@ func (c *Coordinator) Acquire(ctx context.Context, r piton.Request) (piton.Grant
 		return piton.Grant{}, seen.heldError(r.Lock)
 	}
 	for range mostTries {
-		token, done, err := c.take(ctx, r)
+		g, again, err := c.take(ctx, r)
 		switch {
+		case again:
 		case errors.Is(err, piton.ErrHeld):
 			return piton.Grant{}, err
 		case err != nil:
 			return piton.Grant{}, c.explain("acquire", r.Lock, err)
-		case done:
-			c.collect(ctx)
-			return granted(piton.Fence{Lock: r.Lock, Token: token, Holder: r.Holder}, r.TTL), nil
-		}
-	}
-	return piton.Grant{}, fmt.Errorf("sqllock: acquire %q: the row came and went %d times", r.Lock, mostTries)
-}
-
-// transaction runs f and commits, if f says so.
-func (c *Coordinator) transaction(ctx context.Context, f func(tx *sql.Tx) (commit bool, err error)) error {
-	tx, err := c.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	commit, err := f(tx)
-	if err != nil || !commit {
-		return errors.Join(err, ignoreDone(tx.Rollback()))
-	}
-	return tx.Commit()
-}
-
-func ignoreDone(err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
-		return nil
-	}
-	return err
-}
-
-// take locks the row, and takes it if it is free or the holder's own. done is
-// false when the row was made or deleted at the same time: try again.
-func (c *Coordinator) take(ctx context.Context, r piton.Request) (token piton.Token, done bool, err error) {
-	ttl := r.TTL.Microseconds()
-	err = c.transaction(ctx, func(tx *sql.Tx) (bool, error) {
-		var locked int64
-		err := c.queryRow(ctx, tx, "lock", c.name(r.Lock)).Scan(&locked)
-		if errors.Is(err, sql.ErrNoRows) {
-			token, done, err = c.add(ctx, tx, r, ttl)
-			return done, err
-		}
-		if err != nil {
-			return false, err
-		}
-		now, ok, err := c.read(ctx, tx, r.Lock) // by a clock that is read after the lock was waited for
-		switch {
-		case err != nil || !ok:
-			return false, err
-		case now.held() && now.holder != r.Holder:
-			return false, now.heldError(r.Lock)
-		case now.held() && now.token > r.Floor:
-			token = now.token
 		default:
-			if token, err = above(now.token, r.Floor); err != nil {
-				return false, err
-			}
+			c.collect(ctx)
+			return g, nil
 		}
-		_, err = c.exec(ctx, tx, "take", c.name(r.Lock), int64(token), c.name(r.Holder), c.name(label(r.Owner)), ttl)
-		done = err == nil
-		return done, err
-	})
-	return token, done && err == nil, err
+	}
+	return piton.Grant{}, fmt.Errorf("sqllock: acquire %q: others changed its row %d times in between", r.Lock, mostTries)
 }
 
-// add makes the row of a lock that has none, with a token above those of all
-// rows that were deleted. The floor stays locked until the commit, so that no
-// row is deleted meanwhile.
-func (c *Coordinator) add(ctx context.Context, tx *sql.Tx, r piton.Request, ttl int64) (token piton.Token, done bool, err error) {
+// take takes the row of a lock if it is free or the holder's own, or makes it. again
+// says that it was made, deleted or taken meanwhile.
+func (c *Coordinator) take(ctx context.Context, r piton.Request) (g piton.Grant, again bool, err error) {
+	args := []any{c.name(r.Lock), c.name(r.Holder), c.name(label(r.Owner)), r.TTL.Microseconds(), int64(r.Floor)}
+	for _, step := range []string{"take", "add"} {
+		token, err := c.token(ctx, step, args)
+		switch {
+		case sqlerr.Conflict(err):
+			return piton.Grant{}, true, nil
+		case err != nil:
+			return piton.Grant{}, false, err
+		case token != 0:
+			return granted(piton.Fence{Lock: r.Lock, Token: token, Holder: r.Holder}, r.TTL), false, nil
+		}
+		now, ok, err := c.read(ctx, c.db, r.Lock)
+		switch {
+		case err != nil:
+			return piton.Grant{}, false, err
+		case !ok: // there is no row yet
+		case now.held() && now.holder != r.Holder:
+			return piton.Grant{}, false, now.heldError(r.Lock)
+		case now.held() && now.token > r.Floor:
+			// MySQL counts changed rows: the holder has asked twice within one microsecond.
+			return granted(piton.Fence{Lock: r.Lock, Token: now.token, Holder: r.Holder}, r.TTL), false, nil
+		case now.token >= piton.MaxToken:
+			return piton.Grant{}, false, noRoom(now.token)
+		default:
+			return piton.Grant{}, true, nil
+		}
+	}
 	var floor piton.Token
-	if err := c.queryRow(ctx, tx, "floor").Scan(&floor); err != nil {
-		return 0, false, err
+	if err := c.queryRow(ctx, c.db, "floor").Scan(&floor); err != nil {
+		return piton.Grant{}, false, err
 	}
-	if token, err = above(floor, r.Floor); err != nil {
-		return 0, false, err
+	if floor >= piton.MaxToken {
+		return piton.Grant{}, false, noRoom(floor)
 	}
-	added, err := c.exec(ctx, tx, "add", c.name(r.Lock), int64(token), c.name(r.Holder), c.name(label(r.Owner)), ttl)
-	return token, added == 1 && err == nil, err
+	return piton.Grant{}, true, nil
 }
 
-func above(last, floor piton.Token) (piton.Token, error) {
-	if most := max(last, floor); most < piton.MaxToken {
-		return most + 1, nil
+// token runs a statement that returns the token of one row, or 0 when it did nothing.
+func (c *Coordinator) token(ctx context.Context, name string, args []any) (piton.Token, error) {
+	if c.dialect == Postgres {
+		var token piton.Token
+		err := c.queryRow(ctx, c.db, name, args...).Scan(&token)
+		if errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
+		return token, err
 	}
-	return 0, fmt.Errorf("no token above %d is left; want a floor below %d", max(last, floor), piton.MaxToken)
+	s := c.sql[name]
+	result, err := c.db.ExecContext(ctx, s.text, s.arrange(args)...)
+	if err != nil {
+		return 0, err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return 0, err
+	}
+	token, err := result.LastInsertId()
+	return piton.Token(token), err
+}
+
+func noRoom(last piton.Token) error {
+	return fmt.Errorf("no token above %d is left; want a floor below %d", last, piton.MaxToken)
 }
 
 // collect deletes rows that have been free for long, now and then. What goes
@@ -145,37 +137,16 @@ func (c *Coordinator) collect(ctx context.Context) {
 	if c.acquired.Add(1)%collectEvery != 0 {
 		return
 	}
-	_ = c.transaction(ctx, func(tx *sql.Tx) (bool, error) {
-		var floor int64
-		if err := c.queryRow(ctx, tx, "floor-for-update").Scan(&floor); err != nil {
-			return false, err
-		}
-		old := c.sql["old"]
-		rows, err := tx.QueryContext(ctx, old.text, old.arrange([]any{freeFor.Microseconds()})...)
-		if err != nil {
-			return false, err
-		}
-		var locks []string
-		for rows.Next() {
-			var lock string
-			var token int64
-			if err := rows.Scan(&lock, &token); err != nil {
-				rows.Close()
-				return false, err
-			}
-			locks, floor = append(locks, lock), max(floor, token)
-		}
-		if err := rows.Err(); err != nil || len(locks) == 0 {
-			return false, err
-		}
-		for _, lock := range locks {
-			if _, err := c.exec(ctx, tx, "delete", c.name(lock)); err != nil {
-				return false, err
-			}
-		}
-		_, err = c.exec(ctx, tx, "raise-floor", floor)
-		return err == nil, err
-	})
+	ctx, cancel := context.WithTimeout(ctx, collectWithin)
+	defer cancel()
+	var last int64
+	if err := c.queryRow(ctx, c.db, "old", freeFor.Microseconds()).Scan(&last); err != nil || last == 0 {
+		return
+	}
+	if _, err := c.exec(ctx, c.db, "raise-floor", last); err != nil {
+		return
+	}
+	_, _ = c.exec(ctx, c.db, "delete-old", freeFor.Microseconds())
 }
 
 // Renew implements [piton.Coordinator].

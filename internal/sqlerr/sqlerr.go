@@ -29,6 +29,20 @@ func Forbidden(err error) bool {
 	return strings.Contains(err.Error(), "attempt to write a readonly database")
 }
 
+// Conflict tells whether err says that the statement lost against another one, was
+// rolled back, and may be sent again.
+func Conflict(err error) bool {
+	switch MySQL(err) {
+	case 1020, 1213: // record has changed, deadlock
+		return true
+	}
+	switch State(err) {
+	case "40001", "40P01": // serialization failure, deadlock
+		return true
+	}
+	return false
+}
+
 // State returns the five characters that PostgreSQL's drivers report.
 func State(err error) string {
 	var e interface{ SQLState() string }
