@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -53,9 +54,10 @@ func leaseBounds(ctx context.Context) bounds {
 	return bounds{}
 }
 
-// millis rounds up, because 0 means "no limit" to PostgreSQL.
+// millis rounds up, because 0 means "no limit" to PostgreSQL; no server takes more
+// than 31 bits.
 func millis(d time.Duration) int64 {
-	return int64((d + time.Millisecond - 1) / time.Millisecond)
+	return min(int64((d+time.Millisecond-1)/time.Millisecond), math.MaxInt32)
 }
 
 // bind sets on conn what cannot be set inside of the transaction, and returns

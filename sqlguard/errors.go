@@ -2,6 +2,7 @@ package sqlguard
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/pitonlock/piton"
 	"github.com/pitonlock/piton/internal/sqlerr"
@@ -43,10 +44,8 @@ func (g *Guard) explain(action string, err error) error {
 func refusedCommit(err error) bool {
 	if state := sqlerr.State(err); len(state) == 5 {
 		switch state[:2] {
-		case "23", "25": // a deferred constraint; the transaction was ended or had failed before
+		case "23", "25", "40": // a deferred constraint; the transaction was ended or had failed before; rolled back
 			return true
-		case "40": // rolled back, except "statement completion unknown"
-			return state != "40003"
 		}
 	}
 	switch sqlerr.MySQL(err) {
@@ -58,4 +57,11 @@ func refusedCommit(err error) bool {
 		return true
 	}
 	return false
+}
+
+// doubtful tells whether the server itself says that it does not know whether it
+// committed: "statement completion unknown", and the class of lost connections.
+func doubtful(err error) bool {
+	state := sqlerr.State(err)
+	return state == "40003" || strings.HasPrefix(state, "08")
 }

@@ -33,10 +33,14 @@ LOCK IN SHARE MODE
 -- name: version
 SELECT VERSION()
 
+-- Without autocommit what follows a statement that commits by itself is a new
+-- transaction, and not committed one by one.
 -- name: bind-mariadb
 SET @piton_wait = @@SESSION.innodb_lock_wait_timeout,
     @piton_idle = @@SESSION.idle_transaction_timeout,
     @piton_statement = @@SESSION.max_statement_time,
+    @piton_autocommit = @@SESSION.autocommit,
+    SESSION autocommit = 0,
     SESSION innodb_lock_wait_timeout = LEAST(@@SESSION.innodb_lock_wait_timeout, :wait),
     SESSION idle_transaction_timeout = IF(@@SESSION.idle_transaction_timeout = 0, :idle, LEAST(@@SESSION.idle_transaction_timeout, :idle)),
     SESSION max_statement_time = IF(@@SESSION.max_statement_time = 0 OR :statement = 0, GREATEST(@@SESSION.max_statement_time, :statement), LEAST(@@SESSION.max_statement_time, :statement))
@@ -44,19 +48,23 @@ SET @piton_wait = @@SESSION.innodb_lock_wait_timeout,
 -- name: unbind-mariadb
 SET SESSION innodb_lock_wait_timeout = @piton_wait,
     SESSION idle_transaction_timeout = @piton_idle,
-    SESSION max_statement_time = @piton_statement
+    SESSION max_statement_time = @piton_statement,
+    SESSION autocommit = @piton_autocommit
 
 -- MySQL has no bound for an idle transaction; wait_timeout ends the idle
 -- connection, which comes to the same. It bounds no statement but SELECT.
 -- name: bind-mysql
 SET @piton_wait = @@SESSION.innodb_lock_wait_timeout,
     @piton_idle = @@SESSION.wait_timeout,
+    @piton_autocommit = @@SESSION.autocommit,
+    SESSION autocommit = 0,
     SESSION innodb_lock_wait_timeout = LEAST(@@SESSION.innodb_lock_wait_timeout, :wait),
     SESSION wait_timeout = LEAST(@@SESSION.wait_timeout, :idle)
 
 -- name: unbind-mysql
 SET SESSION innodb_lock_wait_timeout = @piton_wait,
-    SESSION wait_timeout = @piton_idle
+    SESSION wait_timeout = @piton_idle,
+    SESSION autocommit = @piton_autocommit
 
 -- Outside of a procedure only a failing expression ends a batch: a scalar
 -- subquery of two rows.

@@ -15,7 +15,9 @@ import (
 // returns nil. fn uses tx with the ctx that it is given, returns every error of
 // its statements, and neither commits nor rolls back. The transaction is READ
 // COMMITTED on PostgreSQL and MySQL; on SQLite it has the write lock from the
-// beginning, as after BEGIN IMMEDIATE.
+// beginning, as after BEGIN IMMEDIATE. On MySQL a statement that commits by itself,
+// such as TRUNCATE or CREATE TABLE, splits fn into two transactions, each of which
+// commits only if the fence is the newest.
 //
 // An error of fn rolls back and is returned; a panic of fn rolls back and goes
 // on. So does the end of ctx, or of its lease, before COMMIT was sent; errors.Is
@@ -34,6 +36,11 @@ func (g *Guard) Tx(ctx context.Context, f piton.Fence, fn func(ctx context.Conte
 		}
 		if err = fn(ctx, s.tx); err != nil && ctx.Err() != nil {
 			return withCause(ctx, err)
+		}
+		if err == nil && g.dialect == MySQL {
+			// TRUNCATE, DDL and the like have committed, and with that unlocked the mark.
+			// What came after them is in a new transaction, which is shown the fence here.
+			_, err = g.admit(ctx, s.tx, f, s.bounds)
 		}
 		return err
 	})
@@ -172,6 +179,8 @@ func (s *session) commit(ctx context.Context) error {
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("the function ended the transaction by itself: %w", err)
+	case doubtful(err):
+		return err
 	case refusedCommit(err):
 		return fmt.Errorf("%w: %w", errRefused, err)
 	case s.guard.dialect == Postgres && s.conn.PingContext(ctx) == nil:
