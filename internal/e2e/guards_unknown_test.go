@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -36,9 +37,12 @@ func TestGuardCommitAnswerLost(t *testing.T) {
 				must(t, far.Seal(t.Context(), f))
 				start := time.Now()
 				err := far.Tx(t.Context(), f, func(ctx context.Context, tx *sql.Tx) error {
-					err := numbers{tx, b.dialect}.Write(ctx, name, 9)
-					p.Set(lost.direction, faultproxy.Drop)
-					return err
+					p.OnData(func(dir faultproxy.Direction, data []byte) {
+						if dir == faultproxy.ToServer && bytes.Contains(bytes.ToUpper(data), []byte("COMMIT")) {
+							p.Set(lost.direction, faultproxy.Drop)
+						}
+					})
+					return numbers{tx, b.dialect}.Write(ctx, name, 9)
 				})
 				var commit *sqlguard.CommitError
 				if !errors.Is(err, piton.ErrUnknown) || errors.Is(err, piton.ErrStale) || !errors.As(err, &commit) || commit.Err == nil {
@@ -47,6 +51,7 @@ func TestGuardCommitAnswerLost(t *testing.T) {
 				if took := time.Since(start); took > 3*time.Second {
 					t.Errorf("it took %v to give up; want about 0.3s", took)
 				}
+				p.OnData(nil)
 				p.ResetAll()
 				if b.dialect == sqlguard.Postgres {
 					eventually(t, func() bool {

@@ -35,14 +35,18 @@ func Pause(pid int) error {
 }
 
 // Resume lets a paused process run on, and returns when none of its threads is
-// stopped any more. Resuming a running process changes nothing.
+// stopped any more, or it has run to its end. Resuming a running process changes nothing.
 func Resume(pid int) error {
 	if err := signal(pid, syscall.SIGCONT); err != nil {
 		return err
 	}
-	return await(pid, "run on", func(states []byte) bool {
+	err := await(pid, "run on", func(states []byte) bool {
 		return !slices.Contains(states, stopped)
 	})
+	if err != nil && !Alive(pid) {
+		return nil // it ran on, to its end
+	}
+	return err
 }
 
 // PauseTree pauses the process and then all its descendants, including those
