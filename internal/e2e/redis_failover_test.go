@@ -31,7 +31,7 @@ func TestClusterFailoverLosesAGrant(t *testing.T) {
 		other = fmt.Sprint("b", n)
 	}
 	failover(t, "a", other, func() redis.UniversalClient {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), ContextTimeoutEnabled: true, DialTimeout: time.Second})
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), ContextTimeoutEnabled: true, DialTimeout: time.Second, ReadTimeout: time.Second})
 	}, func(write func()) { c.LoseWrites(t, primary("a"), write) })
 }
 

@@ -191,7 +191,8 @@ func TestEveryKeyExpires(t *testing.T) {
 			t.Errorf("after %s: keys %q; want %d", step, keys, want)
 		}
 		for _, key := range keys {
-			if left := client.PTTL(t.Context(), key).Val(); left <= 0 || left > redislock.Idle {
+			// A token that was lifted is a little ahead of the clock, and so is its counter's end.
+			if left := client.PTTL(t.Context(), key).Val(); left <= 0 || left > redislock.Idle+time.Second {
 				t.Errorf("after %s: %s expires in %v", step, key, left)
 			}
 		}

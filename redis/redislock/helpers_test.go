@@ -66,11 +66,3 @@ func wantLost(tb testing.TB, err error, reason piton.Reason, by piton.Token) {
 	}
 }
 
-func wantHint(tb testing.TB, hints <-chan struct{}) {
-	tb.Helper()
-	select {
-	case <-hints:
-	case <-time.After(10 * time.Second):
-		tb.Error("no hint came")
-	}
-}

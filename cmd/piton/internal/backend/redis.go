@@ -48,8 +48,12 @@ func (b *Backend) openRedis(ctx context.Context, raw string) error {
 }
 
 // A renewal is bounded by its context; a socket or a dial that ignores it would use
-// up the lease.
-const redisDial = 2 * time.Second
+// up the lease. A client of a Cluster asks any node what it needs to know, for the
+// whole of its read timeout when that node is frozen, before it asks the next.
+const (
+	redisDial   = 2 * time.Second
+	clusterRead = time.Second
+)
 
 func redisClient(kind, raw string) (redis.UniversalClient, error) {
 	switch kind {
@@ -89,6 +93,9 @@ func redisClient(kind, raw string) (redis.UniversalClient, error) {
 		opts.ContextTimeoutEnabled = true
 		if opts.DialTimeout == 0 {
 			opts.DialTimeout = redisDial
+		}
+		if opts.ReadTimeout == 0 {
+			opts.ReadTimeout = clusterRead
 		}
 		return redis.NewClusterClient(opts), nil
 	}
