@@ -65,4 +65,3 @@ func wantLost(tb testing.TB, err error, reason piton.Reason, by piton.Token) {
 		tb.Errorf("got %v; want lost: %s by %d", err, reason, by)
 	}
 }
-
