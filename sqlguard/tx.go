@@ -191,9 +191,14 @@ func (s *session) commit(ctx context.Context) error {
 	return err
 }
 
+// rollback returns nil when the connection can be used again.
 func (s *session) rollback(ctx context.Context) error {
 	if s.guard.dialect == MySQL {
-		if _, err := s.tx.ExecContext(ctx, "ROLLBACK"); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		// Its driver obeys no context in Tx.Rollback, but does in Exec. sql.ErrTxDone
+		// is an error here: whoever ended the transaction, most likely database/sql at
+		// the end of the lease, may not have said so to the server yet, and what puts
+		// the session's settings back would commit it (SET autocommit).
+		if _, err := s.tx.ExecContext(ctx, "ROLLBACK"); err != nil {
 			return err
 		}
 	}

@@ -93,6 +93,43 @@ func TestGuardTxRollsBack(t *testing.T) {
 	})
 }
 
+// When the lease ends, database/sql rolls back by itself, and says that it does
+// before it has. Settings of the session that are put back in between would commit
+// on MySQL, where setting autocommit ends the transaction: so nothing more is said
+// on that connection.
+func TestGuardTxEndedElsewhereGivesNoConnectionBack(t *testing.T) {
+	each(t, func(t *testing.T, b sqlBackend, _ string, s *sqlStore) {
+		if b.dialect != sqlguard.MySQL {
+			return // putting settings back commits nothing elsewhere
+		}
+		s.db.SetMaxOpenConns(1)
+		f := fence("given back", 5, "a")
+		must(t, s.Seal(t.Context(), f))
+		ctx, lose := context.WithCancelCause(t.Context())
+		var inside, after int64
+		err := s.Tx(ctx, f, func(ctx context.Context, tx *sql.Tx) error {
+			must(t, numbers{tx, s.dialect}.Write(ctx, "k", 1),
+				tx.QueryRowContext(ctx, "SELECT CONNECTION_ID()").Scan(&inside))
+			lose(&piton.LostError{Lock: f.Lock, Token: f.Token, Reason: piton.ReasonExpired})
+			for {
+				if _, err := tx.ExecContext(context.WithoutCancel(ctx), "DO 0"); errors.Is(err, sql.ErrTxDone) {
+					return nil
+				}
+			}
+		})
+		if !errors.Is(err, piton.ErrLost) {
+			t.Errorf("got %v; want an error that wraps ErrLost", err)
+		}
+		must(t, s.db.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&after))
+		if after == inside {
+			t.Errorf("connection %d is used again", inside)
+		}
+		if v := s.value(t, "k"); v != 0 {
+			t.Errorf("value %d after a rollback; want 0", v)
+		}
+	})
+}
+
 // A statement failed, the function said nothing: PostgreSQL answers COMMIT with
 // a rollback, and that is neither success nor unknown.
 func TestGuardTxSwallowedError(t *testing.T) {
