@@ -3,6 +3,7 @@ module github.com/pitonlock/piton/etcd
 go 1.26.0
 
 require (
+	github.com/coreos/go-semver v0.3.1
 	github.com/pitonlock/piton v0.0.0
 	go.etcd.io/etcd/api/v3 v3.6.17
 	go.etcd.io/etcd/client/v3 v3.6.17
@@ -11,7 +12,6 @@ require (
 )
 
 require (
-	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.5.0 // indirect
 	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect

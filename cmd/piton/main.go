@@ -205,7 +205,7 @@ func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 
 // connection is the flag that all subcommands with a coordinator share.
 type connection struct {
-	Coordinator string `env:"PITON_COORDINATOR" placeholder:"URL" help:"Where locks are kept: sqlite:///path, redis://, rediss://, redis+sentinel://HOST,HOST/NAME, redis+cluster://HOST,HOST, postgres://, mysql://, memory:. A URL with a password is better given by the variable. Default: a file of this user, for this machine."`
+	Coordinator string `env:"PITON_COORDINATOR" placeholder:"URL" help:"Where locks are kept: sqlite:///path, redis://, rediss://, redis+sentinel://HOST,HOST/NAME, redis+cluster://HOST,HOST, etcd://HOST,HOST, postgres://, mysql://, memory:. A URL with a password is better given by the variable. Default: a file of this user, for this machine."`
 }
 
 func (c connection) open(ctx context.Context) (backend.Backend, error) {

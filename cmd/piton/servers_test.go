@@ -23,6 +23,10 @@ func TestLocksOnServers(t *testing.T) {
 	t.Run("Cluster", func(t *testing.T) {
 		locksOnServer(t, "redis+cluster://"+strings.Join(servertest.StartRedisCluster(t).Addrs()[:2], ","))
 	})
+	t.Run("etcd", func(t *testing.T) {
+		endpoints := strings.Join(servertest.StartEtcdCluster(t).Endpoints(), ",")
+		locksOnServer(t, "etcd://"+strings.ReplaceAll(endpoints, "http://", ""))
+	})
 	t.Run("PostgreSQL", func(t *testing.T) {
 		locksOnServer(t, servertest.SharedPostgres(t).NewDatabase(t).URL())
 	})

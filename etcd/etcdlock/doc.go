@@ -5,7 +5,7 @@
 //
 //	piton/lock/LOCK     who holds the lock, as JSON; ends with its etcd lease
 //	piton/offset        added to revisions to make tokens; there after a floor demanded it
-//	piton/offset/LOCK   the same for one lock whose token a floor of 2^52 or more demanded
+//	piton/offset/LOCK   the same for one lock whose token a floor of 2^44 or more demanded
 //
 // LOCK is the name's own bytes. A lock that is free leaves nothing, however many
 // names there are. A client whose KV and Watcher are of clientv3's package

@@ -70,17 +70,17 @@ func TestTokensAreRevisionsPlusAnOffset(t *testing.T) {
 	}
 	must(t, c.Release(t.Context(), first))
 	r = request("far", "h")
-	r.Floor = 1 << 52
+	r.Floor = 1 << 44
 	far := grant(t, c, r)
-	if far.Token != 1<<52+1 {
-		t.Errorf("above a floor of 2^52: token %d", far.Token)
+	if far.Token != 1<<44+1 {
+		t.Errorf("above a floor of 2^44: token %d", far.Token)
 	}
 	must(t, c.Release(t.Context(), far))
 	if g := grant(t, c, request("far", "h2")); g.Token <= far.Token {
 		t.Errorf("the same lock afterwards: token %d", g.Token)
 	}
 	if g := grant(t, c, request("d", "h")); g.Token > 5100 {
-		t.Errorf("another lock after a floor of 2^52: token %d", g.Token)
+		t.Errorf("another lock after a floor of 2^44: token %d", g.Token)
 	}
 	if n, err := c.kept(t.Context(), ""); n != 2 || err != nil {
 		t.Errorf("%d keys stay, %v; want the offsets of all locks and of one", n, err)
@@ -127,7 +127,7 @@ func TestTokensGrowWhileFloorsRace(t *testing.T) {
 					r.Floor = max(last["a"], last["b"]) + piton.Token(rand.IntN(50))
 				}
 				if r.Lock == "far" && r.Floor > 0 {
-					r.Floor = max(last["far"], 1<<52) + piton.Token(rand.IntN(50))
+					r.Floor = max(last["far"], 1<<44) + piton.Token(rand.IntN(50))
 				}
 				inside.Unlock()
 				g, err := c.Acquire(t.Context(), r)
@@ -398,5 +398,22 @@ func TestNamespaces(t *testing.T) {
 	}
 	if all, err := c.etcd.Get(t.Context(), "team/piton/offset"); err != nil || all.Count != 1 {
 		t.Errorf("the offset: %v, %v", all, err)
+	}
+}
+
+func TestCheckNamesVersionsThatEndLivingLeases(t *testing.T) {
+	for version, want := range map[string]bool{
+		"3.3.27": true, "3.4.23": true, "3.4.30": true, "3.4.31": false, "3.5.12": true, "3.5.13": false, "3.6.0": false, "3.7.0-alpha.0": false, "4.0.0": false, "?": false,
+	} {
+		if etcdlock.EndsLivingLeases(version) != want {
+			t.Errorf("%s: %v; want %v", version, !want, want)
+		}
+	}
+	c, _ := fresh(t)
+	answer, err := c.etcd.Status(t.Context(), c.etcd.Endpoints()[0])
+	must(t, err)
+	warnings, err := c.Check(t.Context())
+	if must(t, err); etcdlock.EndsLivingLeases(answer.Version) != (len(warnings) == 1 && strings.Contains(warnings[0], "etcd "+answer.Version+" may end")) {
+		t.Errorf("etcd %s: %q", answer.Version, warnings)
 	}
 }

@@ -3,6 +3,7 @@
 //
 //	sqlite:///path      coordinator (file of its own), guard, storage
 //	redis:// rediss://  coordinator; so are redis+sentinel:// and redis+cluster://
+//	etcd:// etcds://    coordinator
 //	memory:             coordinator of this process alone
 //	postgres://         coordinator, guard, storage (postgresql:// too)
 //	mysql://            coordinator, guard, storage (MariaDB too; mariadb:// too)
@@ -90,10 +91,12 @@ func OpenCoordinator(ctx context.Context, raw string) (Backend, error) {
 		err = b.openSQLite(u)
 	case "redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster":
 		err = b.openRedis(ctx, raw)
+	case "etcd", "etcds":
+		err = b.openEtcd(ctx, raw)
 	case "postgres", "postgresql", "mysql", "mariadb":
 		err = b.openDatabase(ctx, raw)
 	default:
-		err = unknownScheme("coordinator", raw, u.Scheme, "sqlite:///path, redis://host:6379 (rediss:// for TLS), redis+sentinel://host,host/name, redis+cluster://host,host, postgres://host/db, mysql://host/db or memory:")
+		err = unknownScheme("coordinator", raw, u.Scheme, "sqlite:///path, redis://host:6379 (rediss:// for TLS), redis+sentinel://host,host/name, redis+cluster://host,host, etcd://host,host, postgres://host/db, mysql://host/db or memory:")
 	}
 	if err != nil {
 		return Backend{}, Scrub(err, raw)
@@ -191,14 +194,19 @@ func unknownScheme(role, raw, scheme, want string) error {
 func unreachable(role, redacted string, err error) error {
 	what, hint := "does not answer", "is it running, and are host and port right?"
 	var dead interface{ Timeout() bool }
+	var other *notEtcdError
 	switch text := err.Error(); {
 	case sqlerr.State(err) == "3D000", sqlerr.MySQL(err) == 1049:
 		what, hint = "refuses", "create the database, or correct its name in the URL"
-	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOAUTH"), strings.Contains(text, "password"), strings.Contains(text, "Access denied"),
+	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOAUTH"), strings.Contains(text, "password"), strings.Contains(text, "Access denied"), strings.Contains(text, "user name is empty"),
 		strings.HasPrefix(sqlerr.State(err), "28"):
 		what, hint = "refuses", "are user and password right?"
+	case strings.Contains(text, "permission denied"):
+		what, hint = "refuses", "the user's role needs READWRITE on the prefix piton/"
 	case strings.Contains(text, "tls:"), strings.Contains(text, "TLS"), strings.Contains(text, "x509:"):
 		what, hint = "refuses", "do both sides use TLS, and is the certificate one that this machine trusts?"
+	case errors.As(err, &other):
+		hint = "is it etcd and well, and do both sides use TLS, or neither?"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &dead) && dead.Timeout():
 		hint = "no answer in time: is a firewall or proxy between?"
 	}

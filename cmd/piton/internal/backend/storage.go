@@ -87,7 +87,7 @@ func openSQL(ctx context.Context, role, raw string) (db *sql.DB, dialect sqlguar
 	case "sqlite":
 		db, err = openSQLiteDB(role, u)
 		dialect = sqlguard.SQLite
-	case "redis", "rediss", "memory":
+	case "redis", "rediss", "etcd", "etcds", "memory":
 		err = &URLError{fmt.Sprintf("%s %s: %s grants locks but stores no guarded data here; write it as --coordinator, and %s as --%s", role, Redact(raw), u.Scheme, storageForms, role)}
 	default:
 		err = unknownScheme(role, raw, u.Scheme, storageForms)

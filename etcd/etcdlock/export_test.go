@@ -1,0 +1,4 @@
+package etcdlock
+
+// EndsLivingLeases is for tests.
+var EndsLivingLeases = endsLivingLeases
