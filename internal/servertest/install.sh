@@ -28,6 +28,8 @@ need mariadb-server mariadbd /usr/sbin/mariadbd
 need pgbouncer pgbouncer
 need sqlite3 sqlite3
 
+sh "$(dirname "$0")/consul.sh"
+
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null; then
 	echo "these packages are missing, and there is no apt-get to install them:$missing" >&2

@@ -1,5 +1,5 @@
-// Package servertest starts real servers for tests: Redis, etcd, PostgreSQL,
-// MariaDB, PgBouncer.
+// Package servertest starts real servers for tests: Redis, etcd, Consul,
+// PostgreSQL, MariaDB, PgBouncer.
 //
 //	func TestMain(m *testing.M) { os.Exit(servertest.Main(m)) }
 //
@@ -41,8 +41,9 @@
 //
 // A missing server program skips the test with the program's and its Debian
 // package's name; with CI=true in the environment it fails the test. Programs
-// are looked for in PATH, /usr/sbin and /usr/lib/postgresql/*/bin. Servers are
-// started on Linux only. As root, PostgreSQL runs as user postgres or nobody.
+// are looked for in PATH, /usr/sbin and /usr/lib/postgresql/*/bin; Consul also where
+// consul.sh puts it, since Debian 12 has no package of it. Servers are started on
+// Linux only. As root, PostgreSQL runs as user postgres or nobody.
 package servertest
 
 import (
@@ -58,7 +59,7 @@ import (
 // returns the exit code. Call it from TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
-	for _, shared := range []interface{ end() error }{&sharedRedis, &sharedEtcd, &sharedPostgres, &sharedMariaDB} {
+	for _, shared := range []interface{ end() error }{&sharedRedis, &sharedEtcd, &sharedConsul, &sharedPostgres, &sharedMariaDB} {
 		if err := shared.end(); err != nil {
 			fmt.Fprintln(os.Stderr, "servertest:", err)
 			code = max(code, 1)
