@@ -1,7 +1,7 @@
 package main
 
 type proveCmd struct {
-	Coordinator string `env:"PITON_COORDINATOR" placeholder:"URL" help:"Where the locks of the proof are kept: sqlite:///path, redis://, rediss://. Default: an embedded one in a temporary folder."`
+	Coordinator string `env:"PITON_COORDINATOR" placeholder:"URL" help:"Where the locks of the proof are kept: the URLs of piton run, but for memory:. Default: an embedded one in a temporary folder."`
 	Storage     string `env:"PITON_STORAGE" placeholder:"URL" help:"Where the account is kept: sqlite:///path, postgres://, mysql://. Default: SQLite in a temporary folder."`
 	Rounds      int    `env:"PITON_ROUNDS" default:"3" placeholder:"N" help:"How often each scenario is played under each protection. Default: 3."`
 	JSON        bool   `env:"PITON_JSON" help:"Print one JSON object instead of pictures and table."`
@@ -19,7 +19,7 @@ Scenarios:
     read-hole   the old holder writes between the new one's read and its first write
     twin        the coordinator lost its counter: two holders, one number
 Protections:
-    none        SET NX PX, and a check in memory
+    none        SET NX PX, or what the coordinator has for it, and a check in memory
     compare     and the storage accepts last_fencing_token < token
     sealed      Piton
 
@@ -27,6 +27,7 @@ Examples:
 
     piton prove
     piton prove --coordinator redis://localhost:6379 --storage postgres://app@localhost/test
+    piton prove --coordinator etcd://localhost:2379
     piton prove --json | jq .verdict
     piton prove --report proof.html
 

@@ -21,13 +21,9 @@ const etcdForm = "etcd://USER:PASSWORD@HOST:2379,HOST:2379 (etcds:// for TLS, wi
 const etcdLate = time.Second
 
 func (b *Backend) openEtcd(ctx context.Context, raw string) error {
-	cfg, err := etcdConfig(raw)
+	cfg, err := etcdURL(raw)
 	if err != nil {
-		var mistake *URLError
-		if errors.As(err, &mistake) {
-			return err
-		}
-		return &URLError{fmt.Sprintf("coordinator %s: %s; write %s", b.Redacted, reason(err), etcdForm)}
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, ReachTimeout)
 	defer cancel()
@@ -55,6 +51,25 @@ func (b *Backend) openEtcd(ctx context.Context, raw string) error {
 	b.Late = etcdLate
 	b.Coordinator, b.Close = c, client.Close
 	return nil
+}
+
+// OpenEtcd returns a client of the etcd at raw. Whether anybody answers there is not
+// looked at. A mistake in raw is a [*URLError].
+func OpenEtcd(raw string) (*clientv3.Client, error) {
+	cfg, err := etcdURL(raw)
+	if err != nil {
+		return nil, err
+	}
+	return clientv3.New(cfg)
+}
+
+func etcdURL(raw string) (clientv3.Config, error) {
+	cfg, err := etcdConfig(raw)
+	var mistake *URLError
+	if err != nil && !errors.As(err, &mistake) {
+		err = &URLError{fmt.Sprintf("coordinator %s: %s; write %s", Redact(raw), reason(err), etcdForm)}
+	}
+	return cfg, err
 }
 
 func etcdConfig(raw string) (clientv3.Config, error) {

@@ -20,16 +20,9 @@ var redisForms = map[string]string{
 }
 
 func (b *Backend) openRedis(ctx context.Context, raw string) error {
-	scheme, _, _ := strings.Cut(strings.ToLower(raw), "://")
-	_, kind, _ := strings.Cut(scheme, "+")
-	redis.SetLogger(silent{}) // stderr belongs to the command
-	client, err := redisClient(kind, raw)
+	client, err := OpenRedis(raw)
 	if err != nil {
-		var mistake *URLError
-		if errors.As(err, &mistake) {
-			return err
-		}
-		return &URLError{fmt.Sprintf("coordinator %s: %s; write %s", b.Redacted, reason(err), redisForms[kind])}
+		return err
 	}
 	c, err := redislock.New(client)
 	if err != nil {
@@ -37,7 +30,7 @@ func (b *Backend) openRedis(ctx context.Context, raw string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ReachTimeout)
 	defer cancel()
-	if err := serves(ctx, client, kind, b.Redacted); err != nil {
+	if err := serves(ctx, client, redisKind(raw), b.Redacted); err != nil {
 		_ = client.Close()
 		return err
 	}
@@ -45,6 +38,25 @@ func (b *Backend) openRedis(ctx context.Context, raw string) error {
 	b.Traces = redisTraces{client}
 	b.Coordinator, b.Close = c, func() error { return errors.Join(c.Close(), client.Close()) }
 	return nil
+}
+
+// OpenRedis returns a client of the server, Sentinels or Cluster at raw. Whether
+// anybody answers there is not looked at. Its errors are [*URLError].
+func OpenRedis(raw string) (redis.UniversalClient, error) {
+	redis.SetLogger(silent{}) // stderr belongs to the command
+	kind := redisKind(raw)
+	client, err := redisClient(kind, raw)
+	var mistake *URLError
+	if err != nil && !errors.As(err, &mistake) {
+		err = &URLError{fmt.Sprintf("coordinator %s: %s; write %s", Redact(raw), reason(err), redisForms[kind])}
+	}
+	return client, err
+}
+
+func redisKind(raw string) string {
+	scheme, _, _ := strings.Cut(strings.ToLower(raw), "://")
+	_, kind, _ := strings.Cut(scheme, "+")
+	return kind
 }
 
 // A renewal is bounded by its context; a socket or a dial that ignores it would use

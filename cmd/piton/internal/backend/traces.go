@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/pitonlock/piton/redis/redislock"
 	"github.com/redis/go-redis/v9"
@@ -12,7 +13,7 @@ import (
 
 // Traces are what a coordinator keeps for locks, beside its own view of them: for
 // programs that make locks in order to try it, and then remove every trace. Prefixes
-// are of letters, digits, dashes and slashes.
+// are of letters, digits, dashes, slashes and underscores.
 type Traces interface {
 	// Kept counts what is kept for ever for free locks whose names begin with prefix.
 	Kept(ctx context.Context, prefix string) (int, error)
@@ -93,8 +94,9 @@ func (t sqlTraces) Sweep(ctx context.Context, prefix string) error {
 			return err
 		}
 	}
-	// The prefix has nothing that SQL or LIKE would take for more than itself.
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf("DELETE FROM piton_locks WHERE %s LIKE '%s%%'", t.column, prefix)); err != nil {
+	// Of what a prefix may have, LIKE takes only underscores for more than themselves.
+	like := strings.ReplaceAll(prefix, "_", "!_") + "%"
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf("DELETE FROM piton_locks WHERE %s LIKE '%s' ESCAPE '!'", t.column, like)); err != nil {
 		return err
 	}
 	if t.floor {

@@ -59,7 +59,7 @@ type laboratory struct {
 	folder  string // temporary, empty when nothing needs it
 	store   *storage
 	server  server
-	piton   piton.Coordinator // on the same server
+	piton   backend.Backend // on the same server
 	nursery *nursery
 	closers []func() error
 
@@ -92,7 +92,7 @@ func Run(ctx context.Context, c Config) (report *Report, err error) {
 		// Also after Ctrl-C: what was made is removed.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepLimit)
 		defer cancel()
-		cleanErr := errors.Join(l.store.drop(ctx, l.locks, newMarks), l.server.clean(ctx, l.locks))
+		cleanErr := errors.Join(l.store.drop(ctx, l.locks, newMarks), l.clean(ctx))
 		if cleanErr != nil {
 			cleanErr = fmt.Errorf("removing the tables and keys whose names contain %s: %w", l.prefix, cleanErr)
 		}
@@ -104,7 +104,10 @@ func Run(ctx context.Context, c Config) (report *Report, err error) {
 	if err := l.server.prepare(ctx); err != nil {
 		return nil, err
 	}
-	report = newReport(c)
+	if err := l.fitTTL(ctx); err != nil {
+		return nil, err
+	}
+	report = newReport(l.Config)
 	l.playAll(ctx, report)
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("interrupted: %w", context.Cause(ctx))
@@ -127,18 +130,18 @@ func (l *laboratory) open(ctx context.Context) error {
 	if l.Storage == "" {
 		l.Storage = fileURL(filepath.Join(l.folder, "accounts.db"))
 	}
+	b, err := backend.OpenCoordinator(ctx, l.Coordinator)
+	if err != nil {
+		return err
+	}
+	l.piton = b
+	l.closers = append(l.closers, b.Close)
 	server, err := openServer(ctx, l.Coordinator, l.prefix)
 	if err != nil {
 		return err
 	}
 	l.server = server
 	l.closers = append(l.closers, server.close)
-	b, err := backend.OpenCoordinator(ctx, l.Coordinator)
-	if err != nil {
-		return err
-	}
-	l.piton = b.Coordinator
-	l.closers = append(l.closers, b.Close)
 	store, closeStore, err := openStorage(ctx, l.Storage, l.prefix)
 	if err != nil {
 		return err
@@ -146,6 +149,19 @@ func (l *laboratory) open(ctx context.Context) error {
 	l.store = store
 	l.closers = append(l.closers, closeStore)
 	return nil
+}
+
+// fitTTL makes the TTL what the coordinator really grants, which may be more than
+// it is asked for.
+func (l *laboratory) fitTTL(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	g, err := l.piton.Coordinator.Acquire(ctx, piton.Request{Lock: l.prefix, Holder: "prove", Owner: "piton prove", TTL: l.TTL})
+	if err != nil {
+		return fmt.Errorf("coordinator %s: a first lock: %w", l.piton.Redacted, err)
+	}
+	l.TTL = max(l.TTL, g.TTL)
+	return l.piton.Coordinator.Release(ctx, g)
 }
 
 func (l *laboratory) close() error {
@@ -171,10 +187,10 @@ func (l *laboratory) start(ctx context.Context, r *round, n int) (*process, erro
 // forget makes the coordinator lose all that it knows of lock, and makes sure
 // that it has: a twin that is none would prove nothing.
 func (l *laboratory) forget(ctx context.Context, lock string) error {
-	if err := l.server.forget(ctx, lock); err != nil {
+	if err := errors.Join(l.server.forget(ctx, lock), l.piton.Traces.Sweep(ctx, lock)); err != nil {
 		return fmt.Errorf("making the coordinator forget the lock: %w", err)
 	}
-	inspector, ok := l.piton.(piton.Inspector)
+	inspector, ok := l.piton.Coordinator.(piton.Inspector)
 	if !ok {
 		return errors.New("whether the coordinator has forgotten the lock cannot be seen: it is no piton.Inspector")
 	}
@@ -186,6 +202,15 @@ func (l *laboratory) forget(ctx context.Context, lock string) error {
 		return fmt.Errorf("the coordinator has not forgotten the lock: it still shows token %d", held.Token)
 	}
 	return nil
+}
+
+// clean removes what the laboratory has put into the coordinator.
+func (l *laboratory) clean(ctx context.Context) error {
+	errs := []error{l.piton.Traces.Sweep(ctx, l.prefix)}
+	for _, lock := range l.locks {
+		errs = append(errs, l.server.forget(ctx, lock))
+	}
+	return errors.Join(append(errs, l.server.clean(ctx))...)
 }
 
 // playAll runs the rounds side by side and sums up in report.
