@@ -23,15 +23,15 @@ func noSharedClock(ctx context.Context, h Harness) error {
 	errs := make([]error, len(ttls))
 	var all sync.WaitGroup
 	for i, ttl := range ttls {
-		all.Go(func() { errs[i] = crashedHolder(ctx, c[0], c[1], h.name("clock"), ttl) })
+		all.Go(func() { errs[i] = h.crashedHolder(ctx, c[0], c[1], ttl) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
 // crashedHolder lets a grant of first end by itself while next contends.
-func crashedHolder(ctx context.Context, first, next piton.Coordinator, lock string, ttl time.Duration) error {
-	r := request(lock)
+func (h Harness) crashedHolder(ctx context.Context, first, next piton.Coordinator, ttl time.Duration) error {
+	r := request(h.name("clock"))
 	r.TTL = ttl
 	sent := time.Now()
 	g, err := take(ctx, first, r)
@@ -70,7 +70,7 @@ func crashedHolder(ctx context.Context, first, next piton.Coordinator, lock stri
 	if granted := time.Since(sent); granted < g.TTL {
 		return fmt.Errorf("granted to the next %v after the request for %v", granted, g.TTL)
 	}
-	if late := asked.Sub(answered); late > ttl+time.Second {
+	if late := asked.Sub(answered); late > ttl+h.late(ttl)-h.Late+time.Second {
 		return fmt.Errorf("still held %v after a grant of %v", late, ttl)
 	}
 	return next.Release(ctx, taken)

@@ -57,6 +57,10 @@ type Harness struct {
 	// has ended; 0 means 50 ms. With more than one TTL a law could not tell that from a
 	// renewal that counted.
 	Late time.Duration
+
+	// Twice says that a grant may last twice its TTL, as where the coordinator's TTLs
+	// are lower bounds. Laws that wait for the end of a grant wait as long.
+	Twice bool
 }
 
 // Law is one rule that a coordinator keeps.
@@ -75,6 +79,14 @@ type Result struct {
 
 // ErrNotShown is in the error of a law that the harness gives no means to check.
 var ErrNotShown = errors.New("locktest: could not be shown")
+
+// late is how long after its end a grant of ttl may still be there.
+func (h Harness) late(ttl time.Duration) time.Duration {
+	if h.Twice {
+		return h.Late + ttl
+	}
+	return h.Late
+}
 
 // limit ends a law that hangs.
 const limit = 60 * time.Second

@@ -192,7 +192,7 @@ func renewOnlyOwn(ctx context.Context, h Harness) error {
 	if err != nil || again.Fence != old.Fence || again.TTL <= 0 || again.TTL > h.TTL {
 		return fmt.Errorf("renewal of one's own grant: %v for %v, %v", again.Fence, again.TTL, err)
 	}
-	pass(ctx, h.TTL+50*time.Millisecond)
+	pass(ctx, h.TTL+50*time.Millisecond+h.late(h.TTL)-h.Late)
 	_, err = c[0].Renew(ctx, old)
 	if err := wantLost("renewal of an expired grant", err, piton.ReasonExpired, piton.ReasonTaken); err != nil {
 		return err
@@ -236,7 +236,7 @@ func renewOnlyOwn(ctx context.Context, h Harness) error {
 			return err
 		}
 	}
-	pass(ctx, time.Until(renewed.Add(3*h.TTL+h.Late)))
+	pass(ctx, time.Until(renewed.Add(3*h.TTL+h.late(3*h.TTL))))
 	return wantHolder(ctx, c[0], lock, piton.Grant{})
 }
 

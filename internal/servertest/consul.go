@@ -121,12 +121,17 @@ func newConsul(n int, ports []consulPorts, args []string) (*Consul, error) {
 // findConsul looks where consul.sh puts the program, too.
 func findConsul() (string, error) {
 	path, err := find("consul", "consul, of Debian 11 only; sh internal/servertest/install.sh")
-	cache, noCache := os.UserCacheDir()
-	if err == nil || errors.Is(err, errSystem) || noCache != nil {
+	if err == nil || errors.Is(err, errSystem) {
 		return path, err
 	}
-	if found, missing := exec.LookPath(filepath.Join(cache, "piton", "bin", "consul")); missing == nil {
-		return found, nil
+	folders := []string{"/usr/local/bin"}
+	if cache, noCache := os.UserCacheDir(); noCache == nil {
+		folders = append(folders, filepath.Join(cache, "piton", "bin"))
+	}
+	for _, folder := range folders {
+		if found, missing := exec.LookPath(filepath.Join(folder, "consul")); missing == nil {
+			return found, nil
+		}
 	}
 	return "", err
 }

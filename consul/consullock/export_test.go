@@ -1,0 +1,4 @@
+package consullock
+
+// Escape is for tests.
+var Escape = escape
