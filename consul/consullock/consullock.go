@@ -198,7 +198,7 @@ func (c *Coordinator) try(ctx context.Context, r piton.Request, s state, session
 			return grantOf(r, piton.Token(int64(result.KV.ModifyIndex)+next.offset), session), s, nil
 		}
 	}
-	return piton.Grant{}, s, errors.New("Consul's answer to the transaction lacks the lock's key")
+	return piton.Grant{}, s, errors.New("consul's answer to the transaction lacks the lock's key")
 }
 
 // refused is the error of a transaction that was rolled back.
@@ -207,7 +207,7 @@ func refused(answer *api.TxnResponse) error {
 	for _, e := range answer.Errors {
 		all = append(all, errors.New(e.What))
 	}
-	return fmt.Errorf("Consul rolled the transaction back: %w", errors.Join(all...))
+	return fmt.Errorf("consul rolled the transaction back: %w", errors.Join(all...))
 }
 
 func grantOf(r piton.Request, t piton.Token, session sessionInfo) piton.Grant {

@@ -32,11 +32,11 @@ func (c *Coordinator) begin(ctx context.Context, name string, ttl time.Duration)
 	}, &answer, write(ctx))
 	switch {
 	case err != nil && strings.Contains(err.Error(), "Session TTL"):
-		return sessionInfo{}, fmt.Errorf("Consul does not take a TTL of %v; the shortest is its setting session_ttl_min, 10 s by default, the longest 24 h: %w", ttl, err)
+		return sessionInfo{}, fmt.Errorf("consul does not take a TTL of %v; the shortest is its setting session_ttl_min, 10 s by default, the longest 24 h: %w", ttl, err)
 	case err != nil:
 		return sessionInfo{}, err
 	case answer.ID == "":
-		return sessionInfo{}, errors.New("Consul made a session without an id")
+		return sessionInfo{}, errors.New("consul made a session without an id")
 	}
 	return sessionInfo{id: answer.ID, ttl: ttl}, nil
 }
