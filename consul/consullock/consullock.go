@@ -186,11 +186,11 @@ func (c *Coordinator) try(ctx context.Context, r piton.Request, s state, session
 	if err != nil {
 		return piton.Grant{}, s, err
 	}
+	if !ok && !overtaken(answer) {
+		return piton.Grant{}, s, refused(answer) // the session has ended, or an ACL says no
+	}
 	if !ok {
 		after, err := c.look(ctx, r.Lock)
-		if err == nil && after.same(s) {
-			err = refused(answer) // the session has ended, or an ACL says no
-		}
 		return piton.Grant{}, after, err
 	}
 	for _, result := range slices.Backward(answer.Results) { // the condition on the key has a result, too
@@ -199,6 +199,14 @@ func (c *Coordinator) try(ctx context.Context, r piton.Request, s state, session
 		}
 	}
 	return piton.Grant{}, s, errors.New("consul's answer to the transaction lacks the lock's key")
+}
+
+// overtaken tells whether a step was rolled back because the state had changed. It may
+// be the same again by now, when somebody had the lock only for a moment.
+func overtaken(answer *api.TxnResponse) bool {
+	return slices.ContainsFunc(answer.Errors, func(e *api.TxnError) bool {
+		return e.OpIndex < conditions && !strings.Contains(e.What, "Permission denied")
+	})
 }
 
 // refused is the error of a transaction that was rolled back.

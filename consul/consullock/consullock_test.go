@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -86,6 +87,55 @@ func TestTokensAreIndexesPlusAnOffset(t *testing.T) {
 	if n, err := c.kept(t.Context(), ""); n != 2 || err != nil {
 		t.Errorf("%d keys stay, %v; want the offsets of all locks and of one", n, err)
 	}
+}
+
+// Floors that others raise at the same moment are never undercut: the offset is a
+// condition of each grant.
+func TestTokensGrowWhileFloorsRace(t *testing.T) {
+	const clients, turns = 8, 40
+	first, server := fresh(t)
+	var inside sync.Mutex
+	last := map[string]piton.Token{}
+	var all sync.WaitGroup
+	for n := range clients {
+		c := open(t, server.Addr())
+		all.Go(func() {
+			for turn := range turns {
+				r := request([]string{"a", "b", "far"}[rand.IntN(3)], fmt.Sprint("h", n, ".", turn))
+				inside.Lock()
+				if rand.IntN(2) == 0 {
+					r.Floor = max(last["a"], last["b"]) + piton.Token(rand.IntN(5000))
+				}
+				if r.Lock == "far" && r.Floor > 0 {
+					r.Floor = max(last["far"], 1<<44) + piton.Token(rand.IntN(5000))
+				}
+				inside.Unlock()
+				g, err := c.Acquire(t.Context(), r)
+				if errors.Is(err, piton.ErrHeld) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				inside.Lock()
+				if g.Token <= last[r.Lock] || g.Token <= r.Floor {
+					t.Errorf("%s: token %d after %d, with a floor of %d", r.Lock, g.Token, last[r.Lock], r.Floor)
+				}
+				last[r.Lock] = max(last[r.Lock], g.Token)
+				inside.Unlock()
+				if err := c.Release(t.Context(), g); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n, err := first.kept(t.Context(), ""); n > 2 || err != nil {
+		t.Errorf("%d keys stay, %v; want two offsets at most", n, err)
+	}
+	wantSessions(t, first, 0)
 }
 
 func TestTokensEndAtMaxToken(t *testing.T) {

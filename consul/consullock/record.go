@@ -160,10 +160,9 @@ func offsetOf(pair *api.KVPair) (offset, error) {
 	return offset{amount, pair.ModifyIndex}, nil
 }
 
-// same tells whether nothing has changed since t.
-func (s state) same(t state) bool {
-	return s.index == t.index && s.all.index == t.all.index && s.far.index == t.far.index
-}
+// conditions is how many of a step's operations say that the state is still the same;
+// they are its first.
+const conditions = 3
 
 // step is one transaction that grants a lock, if the state is still the same.
 type step struct {
